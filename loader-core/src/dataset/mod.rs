@@ -1,0 +1,220 @@
+//! What the loader loads: the [`Dataset`] trait and the datasets that come with the crate.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::field::{Element, Field};
+use crate::rng::Draws;
+
+/// Samples of a fixed layout, each made from its index alone.
+///
+/// The loader calls [`load`](Dataset::load) from many workers at once, in any order, and writes the
+/// result straight into the shared memory of a batch. Anything random must come from
+/// [`Sample::draws`], so that the bytes of a sample depend on (seed, epoch, index) and nothing else.
+pub trait Dataset: Send + Sync + 'static {
+    /// Memory that a worker keeps between samples, such as decode buffers; `()` where there is none.
+    type Scratch: Default;
+
+    /// The number of samples.
+    fn len(&self) -> u64;
+
+    /// True where there is no sample.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The layout of a sample; the same at every call.
+    fn fields(&self) -> Vec<Field>;
+
+    /// Makes the sample, writing every element of every field of `out`.
+    ///
+    /// # Errors
+    /// A [`SampleError`] where the sample can't be made; what happens then is the loader's error
+    /// policy. A panic counts as an error too.
+    fn load(
+        &self,
+        sample: &Sample,
+        scratch: &mut Self::Scratch,
+        out: &mut SampleWriter<'_>,
+    ) -> Result<(), SampleError>;
+
+    /// Identifies the data and everything that shapes a sample's bytes; two datasets with the same
+    /// fingerprint give the same samples.
+    fn fingerprint(&self) -> Fingerprint;
+
+    /// Where a sample comes from, for error messages.
+    fn locate(&self, index: u64) -> Location {
+        let _ = index;
+        Location::default()
+    }
+}
+
+/// Which sample to make, and the source of its randomness.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// The index in the dataset, below its length.
+    pub index: u64,
+    /// The epoch that the sample is made for.
+    pub epoch: u64,
+    /// The loader's seed.
+    pub seed: u64,
+    /// Tells apart the occurrences of one index in one epoch where the order repeats it, else 0.
+    pub occurrence: u64,
+}
+
+impl Sample {
+    /// The random draws of the `operation`-th random step on this sample. The same arguments give
+    /// the same draws, and different ones give independent draws.
+    pub fn draws(&self, operation: u64) -> Draws {
+        Draws::keyed(self.seed, self.epoch, self.index, self.occurrence, operation)
+    }
+}
+
+/// Identifies data or a configuration by a 128-bit hash of its content.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Fingerprint(pub u128);
+
+impl Fingerprint {
+    /// The fingerprint of some bytes (XXH3, 128 bits).
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(xxhash_rust::xxh3::xxh3_128(bytes))
+    }
+
+    /// One that depends on both, and on their order.
+    pub fn and(self, other: Self) -> Self {
+        let mut both = [0; 32];
+        both[..16].copy_from_slice(&self.0.to_le_bytes());
+        both[16..].copy_from_slice(&other.0.to_le_bytes());
+        Self::of(&both)
+    }
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl fmt::Debug for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Fingerprint({self})")
+    }
+}
+
+/// Where a sample comes from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Location {
+    /// The file, where it is one.
+    pub path: Option<PathBuf>,
+    /// The name of its class, where it has one. Names that are not UTF-8 are shown escaped.
+    pub class: Option<String>,
+}
+
+/// The step at which a sample failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Stage {
+    /// Reading the bytes.
+    Read,
+    /// Decoding them.
+    Decode,
+    /// Transforming what was decoded.
+    Transform,
+    /// Writing the sample's fields.
+    Write,
+    /// The dataset's own code panicked.
+    Panic,
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Read => "read",
+            Self::Decode => "decode",
+            Self::Transform => "transform",
+            Self::Write => "write",
+            Self::Panic => "panic",
+        })
+    }
+}
+
+/// Why one sample could not be made.
+///
+/// It holds text rather than a source error because it travels between processes. The loader adds
+/// the index, the path and the class.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{stage}: {message}")]
+pub struct SampleError {
+    /// The step that failed.
+    pub stage: Stage,
+    /// What went wrong, in words.
+    pub message: String,
+}
+
+impl SampleError {
+    /// A failure at that stage.
+    pub fn new(stage: Stage, message: impl fmt::Display) -> Self {
+        Self { stage, message: message.to_string() }
+    }
+}
+
+/// The most fields a dataset may have.
+pub(crate) const MAX_FIELDS: usize = 16;
+
+/// The place in a batch where one sample is written: its part of every field.
+#[derive(Debug)]
+pub struct SampleWriter<'a> {
+    fields: &'a [Field],
+    parts: [&'a mut [u8]; MAX_FIELDS],
+    asked: u16,
+}
+
+impl<'a> SampleWriter<'a> {
+    /// A writer over one byte slice a field, in the order of `fields`, of which there are at most
+    /// [`MAX_FIELDS`].
+    pub(crate) fn new(fields: &'a [Field], mut part: impl FnMut(usize) -> &'a mut [u8]) -> Self {
+        let parts = std::array::from_fn(|i| if i < fields.len() { part(i) } else { &mut [] });
+        Self { fields, parts, asked: 0 }
+    }
+
+    /// The elements of the `field`-th field, to be overwritten. What they hold before is
+    /// unspecified.
+    ///
+    /// # Errors
+    /// Where there is no such field or its element type is not `T`.
+    pub fn field<T: Element>(&mut self, field: usize) -> Result<&mut [T], SampleError> {
+        let spec = self.spec(field)?;
+        if spec.dtype != T::DTYPE {
+            return Err(SampleError::new(
+                Stage::Write,
+                format_args!("field {:?} holds {:?}, not {:?}", spec.name, spec.dtype, T::DTYPE),
+            ));
+        }
+        bytemuck::try_cast_slice_mut(self.bytes(field)?)
+            .map_err(|e| SampleError::new(Stage::Write, format_args!("field {:?}: {e}", spec.name)))
+    }
+
+    /// The bytes of the `field`-th field, to be overwritten, in this machine's byte order.
+    ///
+    /// # Errors
+    /// Where there is no such field.
+    pub fn bytes(&mut self, field: usize) -> Result<&mut [u8], SampleError> {
+        self.spec(field)?;
+        self.asked |= 1 << field;
+        Ok(&mut *self.parts[field])
+    }
+
+    fn spec(&self, field: usize) -> Result<&'a Field, SampleError> {
+        self.fields.get(field).ok_or_else(|| {
+            let n = self.fields.len();
+            SampleError::new(Stage::Write, format_args!("field {field} of a sample of {n} fields"))
+        })
+    }
+
+    /// The first field that nobody asked for: its bytes are still those of another batch.
+    pub(crate) fn forgotten(&self) -> Option<&'a Field> {
+        self.fields.iter().enumerate().find(|(i, _)| self.asked & (1 << i) == 0).map(|(_, f)| f)
+    }
+}
