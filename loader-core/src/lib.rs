@@ -2,8 +2,15 @@
 
 mod dataset;
 mod field;
+mod index;
 mod rng;
 
+pub use dataset::image_folder::{
+    ClassOrder, EmptyClasses, FolderError, ImageFolder, ImageFolderBuilder, Unreadable,
+};
 pub use dataset::{Dataset, Fingerprint, Location, Sample, SampleError, SampleWriter, Stage};
 pub use field::{DType, Element, Field};
+pub use index::{
+    Entry, LeftOut, PathTable, Reason, ScanReport, TableCache, TableError, TableOrigin,
+};
 pub use rng::Draws;
