@@ -501,13 +501,13 @@ impl Plan {
         table.section(Section::Options) == self.encoded
     }
 
-    /// The class of each class folder, and the names of the classes.
-    fn classes(&self, dirs: &[Dir]) -> Result<(HashMap<Vec<u8>, u32>, Vec<Vec<u8>>), FolderError> {
+    /// The names of the classes.
+    fn classes(&self, dirs: &[Dir]) -> Result<Vec<Vec<u8>>, FolderError> {
         let mut found: HashMap<&[u8], u64> = HashMap::new();
         for dir in dirs.iter().filter(|dir| !dir.path.is_empty()) {
             *found.entry(first_part(&dir.path)).or_default() += dir.names.lens.len() as u64;
         }
-        let names: Vec<Vec<u8>> = if let Some(given) = &self.builder.classes {
+        if let Some(given) = &self.builder.classes {
             let known: HashSet<&[u8]> = given.iter().map(|name| name.as_bytes()).collect();
             let mut unknown: Vec<_> =
                 found.keys().filter(|name| !known.contains(*name)).map(|n| os_string(n)).collect();
@@ -516,7 +516,7 @@ impl Plan {
                 let (root, known) = (self.root.clone(), known.len());
                 return Err(FolderError::UnknownClasses { root, classes: unknown, known });
             }
-            given.iter().map(|name| name.as_bytes().to_vec()).collect()
+            Ok(given.iter().map(|name| name.as_bytes().to_vec()).collect())
         } else {
             let keep = |&(_, &count): &(&&[u8], &u64)| {
                 count > 0 || self.builder.empty != EmptyClasses::Drop
@@ -527,26 +527,15 @@ impl Plan {
                 ClassOrder::Bytes => a.cmp(b),
                 ClassOrder::Natural => natural(a, b),
             });
-            names
-        };
-        Ok(((0..).zip(&names).map(|(number, name)| (name.clone(), number)).collect(), names))
+            Ok(names)
+        }
     }
 
     /// What a table of this folder must have for the folder to open.
     fn check(&self, folder: &ImageFolder) -> Result<(), FolderError> {
         let (root, report) = (self.root.clone(), folder.report());
-        let count = report.count(Reason::Unreadable);
-        if count > 0 && self.builder.unreadable == Unreadable::Refuse {
-            let left = report.left_out.iter().filter(|left| left.reason == Reason::Unreadable);
-            let examples = left.flat_map(|left| {
-                left.examples.iter().map(|path| {
-                    let mut text = root.join(path).into_os_string();
-                    text.push(format!(": {}", left.detail));
-                    text
-                })
-            });
-            let examples = examples.collect();
-            return Err(FolderError::Unreadable { root, count, examples });
+        if self.builder.unreadable == Unreadable::Refuse {
+            refuse_unreadable(&root, report)?;
         }
         if folder.table().class_count() == 0 {
             return Err(FolderError::NoClasses { root, report: Box::new(report.clone()) });
@@ -582,7 +571,9 @@ impl index::Source for Plan {
         let old = old.filter(|old| self.options_match(old));
         let dirs = index::scan(&self.root, self.root_fd.as_fd(), &self.scan, old)
             .map_err(|source| FolderError::Scan { root: self.root.clone(), source })?;
-        let (numbers, classes) = self.classes(&dirs)?;
+        let classes = self.classes(&dirs)?;
+        let numbers: HashMap<&[u8], u32> =
+            (0..).zip(&classes).map(|(number, name)| (name.as_slice(), number)).collect();
         let mut dirs: Vec<_> = dirs
             .into_iter()
             .map(|dir| {
@@ -610,6 +601,23 @@ impl index::Source for Plan {
         let origin = if old.is_some() { TableOrigin::Refreshed } else { TableOrigin::Scanned };
         Ok(Built { bytes, origin })
     }
+}
+
+/// An error where the report tells of something that could not be read.
+pub(super) fn refuse_unreadable(root: &Path, report: &ScanReport) -> Result<(), FolderError> {
+    let count = report.count(Reason::Unreadable);
+    if count == 0 {
+        return Ok(());
+    }
+    let left = report.left_out.iter().filter(|left| left.reason == Reason::Unreadable);
+    let examples = left.flat_map(|left| {
+        left.examples.iter().map(|path| {
+            let mut text = root.join(path).into_os_string();
+            text.push(format!(": {}", left.detail));
+            text
+        })
+    });
+    Err(FolderError::Unreadable { root: root.to_owned(), count, examples: examples.collect() })
 }
 
 fn first_part(path: &[u8]) -> &[u8] {

@@ -1,6 +1,7 @@
 //! What the loader loads: the [`Dataset`] trait and the datasets that come with the crate.
 
 pub(crate) mod image_folder;
+pub(crate) mod imagenet;
 
 use std::fmt;
 use std::path::PathBuf;

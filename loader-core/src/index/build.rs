@@ -59,7 +59,7 @@ impl Packed {
     }
 
     /// What is left of each name.
-    fn each(&self) -> impl Iterator<Item = &[u8]> {
+    pub(crate) fn each(&self) -> impl Iterator<Item = &[u8]> {
         let mut rest = self.middles.as_slice();
         self.lens.iter().map(move |&len| {
             let (middle, behind) = rest.split_at(usize::from(len));

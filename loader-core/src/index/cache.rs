@@ -80,6 +80,11 @@ pub(crate) trait Source {
 
     /// Makes the table; `old` may save some of the work.
     fn build(&self, old: Option<&PathTable>) -> Result<Built, Self::Error>;
+
+    /// Writes its file.
+    fn write(&self, file: &mut File, bytes: &[u8]) -> io::Result<()> {
+        write_synced(file, bytes)
+    }
 }
 
 /// A table just made.
@@ -134,7 +139,7 @@ pub(crate) fn open<S: Source>(
     if alone {
         sweep(file);
     }
-    match replace(file, &built.bytes, &mut write_synced) {
+    match replace(file, &built.bytes, |file, bytes| source.write(file, bytes)) {
         Ok(written) => {
             drop(lock);
             Ok((PathTable::map(written, file.to_owned())?, built.origin))
@@ -219,7 +224,7 @@ fn sweep(file: &Path) {
     }
 }
 
-/// Writes all bytes and has them safe on disk, the way for [`replace`] to write.
+/// Writes all bytes and has them safe on disk.
 pub(crate) fn write_synced(file: &mut File, bytes: &[u8]) -> io::Result<()> {
     file.write_all(bytes)?;
     file.sync_all()
@@ -230,7 +235,7 @@ pub(crate) fn write_synced(file: &mut File, bytes: &[u8]) -> io::Result<()> {
 pub(crate) fn replace(
     path: &Path,
     bytes: &[u8],
-    write: &mut dyn FnMut(&mut File, &[u8]) -> io::Result<()>,
+    write: impl FnOnce(&mut File, &[u8]) -> io::Result<()>,
 ) -> io::Result<File> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -269,4 +274,163 @@ pub(crate) fn memory_file(bytes: &[u8]) -> io::Result<File> {
         tracing::debug!(%error, "path table in memory not sealed");
     }
     Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// Makes the same table each time, and fails to write it where told so.
+    #[derive(Default)]
+    struct Fixed {
+        fresh: Cell<bool>,
+        disk_full: bool,
+        builds: Cell<u32>,
+    }
+
+    impl Source for Fixed {
+        type Error = TableError;
+
+        fn is_fresh(&self, _: &PathTable) -> bool {
+            self.fresh.get()
+        }
+
+        fn build(&self, _: Option<&PathTable>) -> Result<Built, TableError> {
+            self.builds.set(self.builds.get() + 1);
+            let name = format!("a/{}.jpg", self.builds.get());
+            let table = PathTable::from_paths("/data", ["a"], [(name, 0)])?;
+            Ok(Built { bytes: table.bytes().to_vec(), origin: TableOrigin::Scanned })
+        }
+
+        fn write(&self, file: &mut File, bytes: &[u8]) -> io::Result<()> {
+            if self.disk_full {
+                file.write_all(&bytes[..bytes.len() / 2])?;
+                return Err(Errno::NOSPC.into());
+            }
+            write_synced(file, bytes)
+        }
+    }
+
+    fn names(folder: &Path) -> Vec<String> {
+        let entries = fs::read_dir(folder).unwrap();
+        let mut names: Vec<_> =
+            entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_full_disk_leaves_no_file_and_the_table_in_memory() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("t.paths");
+        let full = Fixed { disk_full: true, ..Fixed::default() };
+        let (table, _) = open(Some(&file), false, false, &full).unwrap();
+        assert_eq!(table.get(0).unwrap().to_path(), Path::new("/data/a/1.jpg"));
+        assert_eq!(names(folder.path()), ["t.paths.lock"]);
+    }
+
+    #[test]
+    fn a_full_disk_keeps_the_table_that_was_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("t.paths");
+        let (kept, _) = open(Some(&file), false, false, &Fixed::default()).unwrap();
+        let full = Fixed { disk_full: true, builds: Cell::new(7), ..Fixed::default() };
+        let (table, _) = open(Some(&file), false, false, &full).unwrap();
+        assert_eq!(table.get(0).unwrap().to_path(), Path::new("/data/a/8.jpg"));
+        let again = PathTable::attach(&file).unwrap();
+        again.verify().unwrap();
+        assert_eq!(again.fingerprint(), kept.fingerprint());
+    }
+
+    #[test]
+    fn kept_files_are_private_and_leftovers_of_the_dead_are_swept() {
+        let top = tempfile::tempdir().unwrap();
+        let folder = top.path().join("new/cache");
+        let file = folder.join("t.paths");
+        open(Some(&file), false, false, &Fixed::default()).unwrap();
+        fs::write(beside(&file, ".999-0.aside"), "half").unwrap();
+        fs::write(folder.join("other.paths.999-0.aside"), "of another table").unwrap();
+        open(Some(&file), false, true, &Fixed::default()).unwrap();
+        assert_eq!(names(&folder), ["other.paths.999-0.aside", "t.paths", "t.paths.lock"]);
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!([mode(&folder), mode(&file)], [0o700, 0o600]);
+    }
+
+    #[test]
+    fn a_folder_that_can_not_be_made_means_memory() {
+        // Not even root can make folders there.
+        let file = Path::new("/proc/loader/t.paths");
+        let source = Fixed::default();
+        let (table, origin) = open(Some(file), false, false, &source).unwrap();
+        assert_eq!((table.len(), origin), (1, TableOrigin::Scanned));
+        assert_eq!(table.path(), Path::new("(in memory)"));
+    }
+
+    #[test]
+    fn damaged_tables_are_made_again_but_other_files_are_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("t.paths");
+        let source = Fixed { fresh: Cell::new(true), ..Fixed::default() };
+        let (table, _) = open(Some(&file), true, false, &source).unwrap();
+        let good = table.bytes().to_vec();
+        let mut other_version = good.clone();
+        other_version[8] = 99;
+        for bad in [&good[..good.len() - 1], &good[..100], &other_version, b""] {
+            fs::write(&file, bad).unwrap();
+            let (table, origin) = open(Some(&file), true, false, &source).unwrap();
+            table.verify().unwrap();
+            assert_eq!(origin, TableOrigin::Scanned);
+        }
+        fs::write(&file, "a photograph").unwrap();
+        let error = open(Some(&file), true, false, &source).unwrap_err();
+        assert!(matches!(error, TableError::NotATable { .. }));
+        assert_eq!(fs::read(&file).unwrap(), b"a photograph");
+        // In the cache's own folder whatever has the name is a table that went bad.
+        open(Some(&file), false, false, &source).unwrap().0.verify().unwrap();
+    }
+
+    #[test]
+    fn a_table_in_use_stays_whole_while_it_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("t.paths");
+        let source = Fixed::default();
+        let (first, _) = open(Some(&file), false, false, &source).unwrap();
+        let (second, _) = open(Some(&file), false, false, &source).unwrap();
+        assert_eq!(first.get(0).unwrap().to_path(), Path::new("/data/a/1.jpg"));
+        assert_eq!(second.get(0).unwrap().to_path(), Path::new("/data/a/2.jpg"));
+    }
+
+    #[test]
+    fn the_cache_folder_follows_the_environment() {
+        let at = |vars: &[(&str, &str)]| {
+            let env = |name: &str| {
+                let found = vars.iter().find(|(n, _)| *n == name);
+                found.map(|(_, value)| OsString::from(value))
+            };
+            let file = TableCache::User.file(Path::new("/data/train"), b"", env)?;
+            Some(file.parent().unwrap().to_owned())
+        };
+        let all = [("LOADER_CACHE_DIR", "/l"), ("XDG_CACHE_HOME", "/x"), ("HOME", "/h")];
+        assert_eq!(at(&all), Some("/l".into()));
+        assert_eq!(at(&all[1..]), Some("/x/loader".into()));
+        assert_eq!(at(&all[2..]), Some("/h/.cache/loader".into()));
+        assert_eq!(at(&[("XDG_CACHE_HOME", "relative"), all[2]]), Some("/h/.cache/loader".into()));
+        assert_eq!(at(&[("LOADER_CACHE_DIR", ""), all[2]]), Some("/h/.cache/loader".into()));
+        assert_eq!(at(&[]), None);
+    }
+
+    #[test]
+    fn file_names_tell_roots_and_options_apart() {
+        let name = |root: &str, options: &[u8]| {
+            let folder = TableCache::Folder("/c".into());
+            folder.file(Path::new(root), options, |_| None).unwrap()
+        };
+        assert_ne!(name("/a/train", b""), name("/b/train", b""));
+        assert_ne!(name("/a/train", b""), name("/a/train", b"hidden"));
+        let file = name("/a/tr ain", b"");
+        assert!(file.to_str().unwrap().starts_with("/c/tr_ain-"), "{file:?}");
+    }
 }

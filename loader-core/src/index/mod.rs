@@ -7,6 +7,8 @@ mod format;
 mod report;
 mod scan;
 mod table;
+#[cfg(test)]
+mod tests;
 
 pub use cache::{TableCache, TableOrigin};
 pub use report::{LeftOut, Reason, ScanReport};

@@ -105,7 +105,7 @@ impl ScanReport {
 
     /// The report that a table's scan stored in it.
     pub(super) fn of_table(table: &PathTable) -> Result<Self, Fault> {
-        let mut sums: BTreeMap<(Reason, &[u8]), (u64, Vec<PathBuf>)> = BTreeMap::new();
+        let mut sums = BTreeMap::<(Reason, &[u8]), (u64, Vec<PathBuf>)>::new();
         for record in records(table.section(Section::Report)) {
             let record = record?;
             let dir = table.dir(record.dir).and_then(|dir| Some(table.dir_text(&dir)?.0));
@@ -156,7 +156,12 @@ impl fmt::Display for ScanReport {
 
 /// What one directory's scan left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Notes(BTreeMap<(Reason, Vec<u8>), (u64, Vec<Vec<u8>>)>);
+pub(crate) struct Notes(BTreeMap<Kind, Count>);
+
+/// A reason and its detail.
+type Kind = (Reason, Vec<u8>);
+/// How many, and a few names.
+type Count = (u64, Vec<Vec<u8>>);
 
 impl Notes {
     pub(crate) fn add(&mut self, reason: Reason, detail: &[u8], name: &[u8]) {
@@ -169,6 +174,12 @@ impl Notes {
             examples.insert(at, name.to_vec());
             examples.truncate(EXAMPLES_A_DIRECTORY);
         }
+    }
+
+    /// True where what was left out may come back without a change of the directory's times.
+    pub(crate) fn unsettled(&self) -> bool {
+        let away = [Reason::BrokenLink, Reason::Cycle, Reason::Unreadable];
+        self.0.keys().any(|(reason, _)| away.contains(reason))
     }
 
     /// Sums up the rarest kinds, such as the extensions of `part.000001`, `part.000002`, ...

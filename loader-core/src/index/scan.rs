@@ -190,16 +190,20 @@ struct Above {
     above: Option<Arc<Self>>,
 }
 
-impl Above {
-    fn contains(mut this: Option<&Self>, stat: &Statx) -> bool {
-        while let Some(dir) = this {
-            if dir.ino == stat.stx_ino && dir.device == (stat.stx_dev_major, stat.stx_dev_minor) {
-                return true;
-            }
-            this = dir.above.as_deref();
-        }
-        false
+/// True where `target`, found in the directory `here`, is that directory or one above it.
+fn leads_up(target: &Statx, here: &Statx, mut above: Option<&Above>) -> bool {
+    let inode = |stat: &Statx| ((stat.stx_dev_major, stat.stx_dev_minor), stat.stx_ino);
+    let target = inode(target);
+    if target == inode(here) {
+        return true;
     }
+    while let Some(dir) = above {
+        if (dir.device, dir.ino) == target {
+            return true;
+        }
+        above = dir.above.as_deref();
+    }
+    false
 }
 
 /// Memory that a thread keeps from one directory to the next.
@@ -287,10 +291,16 @@ impl<'a> Context<'a> {
         above: Option<&Above>,
     ) -> Result<(Dir, Vec<Vec<u8>>, Option<Statx>), Errno> {
         if let Some(old) = &self.old {
-            let stat = stat(self.root_fd, path)?;
-            if let Some(dir) = old.unchanged(path, stamp(&stat), &mut scratch.digest) {
-                let folders = old.children.get(path).into_iter().flatten();
-                return Ok((dir, folders.map(|p| p.to_vec()).collect(), Some(stat)));
+            let here = stat(self.root_fd, path)?;
+            let folders = || old.children.get(path).into_iter().flatten();
+            // A link outside of the tree may have changed where a folder of this one leads.
+            let leads_down = |folder: &&[u8]| {
+                stat(self.root_fd, folder).is_ok_and(|target| !leads_up(&target, &here, above))
+            };
+            if folders().all(leads_down)
+                && let Some(dir) = old.unchanged(path, stamp(&here), &mut scratch.digest)
+            {
+                return Ok((dir, folders().map(|p| p.to_vec()).collect(), Some(here)));
             }
         }
         let fd = open_dir(self.root_fd, if path.is_empty() { b"." } else { path })?;
@@ -317,7 +327,7 @@ impl<'a> Context<'a> {
         let mut stamp = stamp(&stat);
         // Where a file system keeps no change time, the other one must do.
         let changed = if stamp.ctime == (0, 0) { stamp.mtime.0 } else { stamp.ctime.0 };
-        stamp.stale = changed >= self.started - SETTLED_AFTER;
+        stamp.stale = changed >= self.started - SETTLED_AFTER || listing.notes.unsettled();
         let folders = listing.folders.iter().map(|name| [path, name, b"/"].concat()).collect();
         let dir = Dir { path: path.to_vec(), stamp, names, notes: listing.notes };
         Ok((dir, folders, Some(stat)))
@@ -423,10 +433,7 @@ impl<'a> Context<'a> {
         };
         match file_type(&target) {
             FileType::Directory => {
-                let itself = target.stx_ino == here.stx_ino
-                    && target.stx_dev_major == here.stx_dev_major
-                    && target.stx_dev_minor == here.stx_dev_minor;
-                if itself || Above::contains(above, &target) {
+                if leads_up(&target, here, above) {
                     listing.notes.add(Reason::Cycle, b"", name);
                 } else {
                     listing.folders.push(name.to_vec());
