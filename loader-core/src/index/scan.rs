@@ -31,6 +31,8 @@ const SETTLED_AFTER: i64 = 2;
 const LISTING: usize = 256 << 10;
 /// Directories with more files than this are sorted by all threads.
 const LARGE: usize = 1 << 15;
+/// The least number of threads that read.
+const MIN_THREADS: usize = 4;
 /// Directories are checked by several threads from this number on.
 const MANY: usize = 4096;
 
@@ -126,14 +128,16 @@ pub(crate) fn scan(
         old: old.and_then(Old::new),
         out: Mutex::new(Vec::new()),
     };
-    // Threads of its own: they end with the scan, so that a process can fork afterwards.
-    let threads = available_parallelism().map_or(1, |n| n.get());
-    let pool = rayon::ThreadPoolBuilder::new()
+    // Threads of its own, which end with the scan: a process may want to fork later. A few even on
+    // one core, since a cold or remote file system lets each of them wait.
+    let threads = available_parallelism().map_or(1, |n| n.get()).max(MIN_THREADS);
+    rayon::ThreadPoolBuilder::new()
         .num_threads(threads)
-        .thread_name(|i| format!("scan-{i}"))
-        .build()
+        .build_scoped(
+            |thread| thread.run(),
+            |pool| pool.scope(|scope| cx.visit(scope, Vec::new(), 0, None)),
+        )
         .map_err(io::Error::other)?;
-    pool.scope(|scope| cx.visit(scope, Vec::new(), 0, None));
     Ok(cx.out.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
