@@ -564,7 +564,10 @@ impl index::Source for Plan {
     type Error = FolderError;
 
     fn is_fresh(&self, table: &PathTable) -> bool {
-        self.options_match(table) && index::is_fresh(table, self.root_fd.as_fd())
+        self.options_match(table)
+            && index::is_fresh(table, self.root_fd.as_fd())
+            // Opening reads the report, so a damaged one must not come that far.
+            && table.report().is_ok()
     }
 
     fn build(&self, old: Option<&PathTable>) -> Result<Built, FolderError> {
