@@ -4,6 +4,7 @@ mod dataset;
 mod field;
 mod index;
 mod rng;
+mod sampler;
 
 pub use dataset::image_folder::{
     ClassOrder, EmptyClasses, FolderError, ImageFolder, ImageFolderBuilder, Unreadable,
@@ -15,3 +16,4 @@ pub use index::{
     Entry, LeftOut, PathTable, Reason, ScanReport, TableCache, TableError, TableOrigin,
 };
 pub use rng::Draws;
+pub use sampler::{EpochOrder, Order, OrderError, Pick, Sampler, Shard, ShardError, ShardMode};
