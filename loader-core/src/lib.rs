@@ -2,6 +2,7 @@
 
 mod dataset;
 mod field;
+mod image;
 mod index;
 mod rng;
 mod sampler;
@@ -12,6 +13,12 @@ pub use dataset::image_folder::{
 pub use dataset::imagenet::{ImageNet, ImageNetBuilder, ImageNetError, Split};
 pub use dataset::{Dataset, Fingerprint, Location, Sample, SampleError, SampleWriter, Stage};
 pub use field::{DType, Element, Field};
+pub use image::{
+    CenterCrop, ColorJitter, Erase, Grayscale, IMAGENET_MEAN, IMAGENET_STD, ImageScratch,
+    Interpolation, Layout, Limits, Normalize, Op, Pipeline, RandomCrop, RandomErasing,
+    RandomHorizontalFlip, RandomResizedCrop, RandomVerticalFlip, Resize, ResizeTo, Transform,
+    TransformError,
+};
 pub use index::{
     Entry, LeftOut, PathTable, Reason, ScanReport, TableCache, TableError, TableOrigin,
 };
