@@ -4,8 +4,11 @@ mod dataset;
 mod field;
 mod image;
 mod index;
+mod loader;
 mod rng;
 mod sampler;
+mod shm;
+mod worker;
 
 pub use dataset::image_folder::{
     ClassOrder, EmptyClasses, FolderError, ImageFolder, ImageFolderBuilder, Unreadable,
@@ -22,5 +25,11 @@ pub use image::{
 pub use index::{
     Entry, LeftOut, PathTable, Reason, ScanReport, TableCache, TableError, TableOrigin,
 };
+pub use loader::{
+    Batch, BuildError, DataLoader, DataLoaderBuilder, Epoch, ErrorPolicy, FailureReport,
+    FieldError, FieldLease, LoadError, SampleFailure,
+};
 pub use rng::Draws;
 pub use sampler::{EpochOrder, Order, OrderError, Pick, Sampler, Shard, ShardError, ShardMode};
+pub use shm::{GeometryError, MemoryError};
+pub use worker::Workers;

@@ -1,0 +1,219 @@
+//! Building a loader: every default, and every contradiction as an error.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::error::BuildError;
+use super::pool::{Plan, Pool};
+use super::{DataLoader, ErrorPolicy};
+use crate::dataset::Dataset;
+use crate::sampler::{Order, Sampler, Shard};
+use crate::shm::{Arena, Geometry, MAX_SLOTS, available_memory};
+use crate::worker::{Job, Threads, Workers, erase};
+
+/// Batches made ahead by default.
+const PREFETCH: usize = 3;
+/// The default memory budget, where the machine has four times as much available.
+const BUDGET: u64 = 2 << 30;
+/// Workers a loader has at most; a claim names its worker in 16 bits.
+const MAX_WORKERS: usize = 4096;
+
+/// Settings of a [`DataLoader`]; their order doesn't matter, and [`build`](Self::build) checks them.
+#[derive(Debug)]
+#[must_use]
+pub struct DataLoaderBuilder<D> {
+    dataset: D,
+    batch_size: usize,
+    order: Order,
+    seed: u64,
+    shard: Option<Shard>,
+    drop_last: bool,
+    workers: Workers,
+    prefetch: Option<usize>,
+    prefetch_next_epoch: bool,
+    memory_budget: Option<u64>,
+    wait_for_slot: Duration,
+    ordered: bool,
+    policy: ErrorPolicy,
+}
+
+impl<D: Dataset> DataLoaderBuilder<D> {
+    pub(super) fn new(dataset: D) -> Self {
+        Self {
+            dataset,
+            batch_size: 1,
+            order: Order::Sequential,
+            seed: 0,
+            shard: None,
+            drop_last: false,
+            workers: Workers::default(),
+            prefetch: None,
+            prefetch_next_epoch: true,
+            memory_budget: None,
+            wait_for_slot: Duration::ZERO,
+            ordered: true,
+            policy: ErrorPolicy::default(),
+        }
+    }
+
+    /// Samples a batch. Default 1.
+    pub fn batch_size(mut self, samples: usize) -> Self {
+        self.batch_size = samples;
+        self
+    }
+
+    /// Every sample once an epoch, in an order of each epoch's own; the same as
+    /// [`Order::Shuffled`] and that [`seed`](Self::seed).
+    pub fn shuffle(mut self, seed: u64) -> Self {
+        self.order = Order::Shuffled;
+        self.seed(seed)
+    }
+
+    /// The order of an epoch. Default [`Order::Sequential`].
+    pub fn order(mut self, order: Order) -> Self {
+        self.order = order;
+        self
+    }
+
+    /// The seed of the order and of the transforms' random draws. Default 0.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// This process's share of every epoch in distributed training. Default: all.
+    pub fn shard(mut self, shard: Shard) -> Self {
+        self.shard = Some(shard);
+        self
+    }
+
+    /// Leaves out the last batch of an epoch where it would be shorter. Default false.
+    pub fn drop_last(mut self, drop_last: bool) -> Self {
+        self.drop_last = drop_last;
+        self
+    }
+
+    /// Who makes the samples. Default: one thread for each CPU that this process may use.
+    pub fn workers(mut self, workers: Workers) -> Self {
+        self.workers = workers;
+        self
+    }
+
+    /// Batches made ahead of the one that the caller uses. Default 3, or what the memory budget
+    /// allows. All workers share the work on one batch, so more helps only where batches differ
+    /// much in cost.
+    pub fn prefetch(mut self, batches: usize) -> Self {
+        self.prefetch = Some(batches);
+        self
+    }
+
+    /// Whether the next epoch is begun while the last batches of one are used. Its number is
+    /// guessed from those before: one more, or the same step as last time. Default true.
+    pub fn prefetch_next_epoch(mut self, prefetch: bool) -> Self {
+        self.prefetch_next_epoch = prefetch;
+        self
+    }
+
+    /// Bytes of shared memory that batches may take. Memory for the batches made ahead and one in
+    /// use is reserved at once; more is reserved when the caller holds more batches, up to this
+    /// budget, and then asking for a batch is an error.
+    ///
+    /// Default: 2 GiB or a quarter of the available memory, whichever is less, but enough for
+    /// `prefetch` + 1 batches.
+    pub fn memory_budget(mut self, bytes: u64) -> Self {
+        self.memory_budget = Some(bytes);
+        self
+    }
+
+    /// How long to wait for a batch to be dropped, by another thread, when the caller asks for one
+    /// and all that fit in the memory budget are held. Default: not at all.
+    pub fn wait_for_slot(mut self, timeout: Duration) -> Self {
+        self.wait_for_slot = timeout;
+        self
+    }
+
+    /// Delivers batches as they are complete, not in the order of their numbers. Which samples form
+    /// a batch doesn't change. Default false.
+    pub fn unordered(mut self, unordered: bool) -> Self {
+        self.ordered = !unordered;
+        self
+    }
+
+    /// What happens when a sample can't be made. Default [`ErrorPolicy::Stop`].
+    pub fn error_policy(mut self, policy: ErrorPolicy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// Checks everything, reserves the memory and starts the workers, which wait for the first
+    /// epoch. Takes well under a millisecond for each worker, whatever the dataset's length.
+    ///
+    /// # Errors
+    /// A [`BuildError`] that names the setting to change.
+    pub fn build(self) -> Result<DataLoader<D>, BuildError> {
+        let in_range = |knob, value, max| {
+            let ok = (1..=max).contains(&value);
+            ok.then_some(()).ok_or(BuildError::OutOfRange { knob, value, min: 1, max })
+        };
+        in_range("batch_size", self.batch_size, u32::MAX as usize)?;
+        in_range("workers", self.workers.count(), MAX_WORKERS)?;
+        if let Some(prefetch) = self.prefetch {
+            in_range("prefetch", prefetch, MAX_SLOTS - 1)?;
+        }
+        let dataset_len = self.dataset.len();
+        if dataset_len == 0 {
+            return Err(BuildError::Empty);
+        }
+        let sampler = Sampler::new(self.order, self.shard, dataset_len, self.seed)?;
+        let batch_size = self.batch_size as u64;
+        let dropped = if self.drop_last { sampler.len() % batch_size } else { 0 };
+        let samples = sampler.len() - dropped;
+        if samples == 0 {
+            return Err(BuildError::NoBatches {
+                samples: sampler.len(),
+                batch_size: self.batch_size,
+                drop_last: self.drop_last,
+            });
+        }
+        let geometry = Geometry::new(self.dataset.fields(), self.batch_size)?;
+        let batch_bytes = geometry.slot_bytes as u64;
+        let (prefetch, slots) = slots(self.prefetch, self.memory_budget, batch_bytes)?;
+        let plan = Plan {
+            samples,
+            batch_size,
+            prefetch,
+            prefetch_next_epoch: self.prefetch_next_epoch,
+            ordered: self.ordered,
+            wait_for_slot: self.wait_for_slot,
+        };
+        let arena = Arc::new(Arena::create(geometry, slots)?);
+        let pool = Arc::new(Pool::new(Arc::clone(&arena), plan)?);
+        let dataset = Arc::new(self.dataset);
+        let substitute = self.policy == ErrorPolicy::Substitute;
+        let erased = erase(Arc::clone(&dataset));
+        let job = Job::new(arena, erased, sampler.clone(), dataset_len, self.seed, substitute);
+        let workers =
+            Threads::start(job, self.workers.count() as u16).map_err(BuildError::Thread)?;
+        Ok(DataLoader { dataset, sampler, pool, policy: self.policy, _workers: workers })
+    }
+}
+
+/// Batches made ahead, and slots there may be, from what the caller said and the memory there is.
+fn slots(
+    prefetch: Option<usize>,
+    budget: Option<u64>,
+    batch_bytes: u64,
+) -> Result<(usize, usize), BuildError> {
+    let fit = |budget: u64| usize::try_from(budget / batch_bytes).unwrap_or(MAX_SLOTS);
+    if let Some(budget) = budget {
+        let fit = fit(budget).min(MAX_SLOTS);
+        let needed = prefetch.map_or(2, |p| p + 1);
+        if fit < needed {
+            return Err(BuildError::Budget { budget, batch_bytes, batches: needed });
+        }
+        return Ok((prefetch.unwrap_or(PREFETCH.min(fit - 1)), fit));
+    }
+    let prefetch = prefetch.unwrap_or(PREFETCH);
+    let quarter = available_memory().map_or(BUDGET, |available| available / 4);
+    Ok((prefetch, fit(BUDGET.min(quarter)).clamp(prefetch + 1, MAX_SLOTS)))
+}

@@ -1,0 +1,157 @@
+//! The loader: a dataset, an order and workers, put together and iterated as batches.
+
+mod batch;
+mod builder;
+mod epoch;
+mod error;
+mod pool;
+
+use std::sync::Arc;
+
+pub use batch::{Batch, FieldError, FieldLease};
+pub use builder::DataLoaderBuilder;
+pub use epoch::{Epoch, FailureReport};
+pub use error::{BuildError, LoadError, SampleFailure};
+use serde::{Deserialize, Serialize};
+
+use self::pool::Pool;
+use crate::dataset::Dataset;
+use crate::sampler::Sampler;
+use crate::worker::Threads;
+
+/// What happens when a sample can't be made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ErrorPolicy {
+    /// The epoch ends with the error.
+    #[default]
+    Stop,
+    /// The sample is left out, so its batch is shorter; a batch without samples is left out whole.
+    Skip,
+    /// Another sample takes its place, chosen by the position alone, so that nothing else changes.
+    /// If that one fails too, another, eight in all; then the epoch ends with the error.
+    Substitute,
+}
+
+/// Gives a dataset's samples as batches in shared memory, epoch by epoch.
+///
+/// Made by [`builder`](Self::builder). Its workers start with it, stay for all epochs and end when
+/// it is dropped; batches and tensors over them may live on.
+///
+/// The bytes of a batch depend on the data, the transform, the seed, the epoch and the batch's
+/// number, and on nothing else: not on the number of workers, nor on what was loaded before.
+///
+/// ```
+/// use loader_core::{DType, DataLoader, Dataset, Field, Fingerprint, Sample, SampleError, SampleWriter};
+///
+/// struct Squares;
+///
+/// impl Dataset for Squares {
+///     type Scratch = ();
+///
+///     fn len(&self) -> u64 {
+///         10
+///     }
+///     fn fields(&self) -> Vec<Field> {
+///         vec![Field::new("square", DType::I64, [])]
+///     }
+///     fn load(&self, sample: &Sample, _: &mut (), out: &mut SampleWriter<'_>) -> Result<(), SampleError> {
+///         out.field::<i64>(0)?[0] = (sample.index * sample.index) as i64;
+///         Ok(())
+///     }
+///     fn fingerprint(&self) -> Fingerprint {
+///         Fingerprint::of(b"squares of 0..10")
+///     }
+/// }
+///
+/// let loader = DataLoader::builder(Squares).batch_size(4).build()?;
+/// let mut sizes = Vec::new();
+/// for batch in loader.epoch(0)? {
+///     let batch = batch?;
+///     sizes.push(batch.len());
+///     println!("{:?}", batch.get::<i64>("square")?);
+/// }
+/// assert_eq!(sizes, [4, 4, 2]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct DataLoader<D: Dataset> {
+    dataset: Arc<D>,
+    sampler: Sampler,
+    pool: Arc<Pool>,
+    policy: ErrorPolicy,
+    // Dropped after `drop` has closed the pool.
+    _workers: Threads,
+}
+
+impl<D: Dataset> DataLoader<D> {
+    /// A builder for a loader over that dataset.
+    pub fn builder(dataset: D) -> DataLoaderBuilder<D> {
+        DataLoaderBuilder::new(dataset)
+    }
+
+    /// Batches of an epoch. Exact, except that [`ErrorPolicy::Skip`] leaves out a batch of which
+    /// every sample failed.
+    pub fn len(&self) -> u64 {
+        self.pool.batches()
+    }
+
+    /// Always false: a loader without a batch is refused when it is built.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Samples that an epoch of this rank gives, without those that `drop_last` leaves out.
+    pub fn samples(&self) -> u64 {
+        let full = self.len() * self.pool.batch_size();
+        full.min(self.sampler.len())
+    }
+
+    /// The dataset.
+    pub fn dataset(&self) -> &D {
+        &self.dataset
+    }
+
+    /// Starts an epoch. Its first batches may be there already: while one epoch drains, the next
+    /// one fills, unless [`prefetch_next_epoch`](DataLoaderBuilder::prefetch_next_epoch) is off.
+    ///
+    /// One epoch runs at a time: an earlier one that is still being iterated ends with
+    /// [`LoadError::Superseded`].
+    ///
+    /// # Errors
+    /// None today; what can go wrong with one epoch, such as its order, is reported here.
+    pub fn epoch(&self, epoch: u64) -> Result<Epoch<D>, LoadError> {
+        self.epoch_from(epoch, 0)
+    }
+
+    /// Starts an epoch at one of its batches, as after an interruption: the batches are those that
+    /// an unbroken epoch gives from there on. Costs no more than starting at 0.
+    ///
+    /// # Errors
+    /// [`LoadError::NoSuchBatch`] where `batch` is beyond [`len`](Self::len).
+    pub fn epoch_from(&self, epoch: u64, batch: u64) -> Result<Epoch<D>, LoadError> {
+        let batches = self.len();
+        if batch > batches {
+            return Err(LoadError::NoSuchBatch { batch, batches });
+        }
+        let ticket = self.pool.start(epoch, batch);
+        let (dataset, pool) = (Arc::clone(&self.dataset), Arc::clone(&self.pool));
+        Ok(Epoch::new(dataset, pool, self.policy, ticket, epoch))
+    }
+}
+
+impl<D: Dataset> Drop for DataLoader<D> {
+    fn drop(&mut self) {
+        self.pool.close();
+    }
+}
+
+impl<D: Dataset> std::fmt::Debug for DataLoader<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DataLoader")
+            .field("batches", &self.len())
+            .field("batch_size", &self.pool.batch_size())
+            .field("policy", &self.policy)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,285 @@
+//! The pool: which slot holds which batch. It decides what is made ahead; workers never ask it.
+//!
+//! Its lock is taken by the consumer once a batch, when one is asked for and when one comes back.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::error::LoadError;
+use crate::shm::{Arena, Descriptor, MemoryError, SlotLease};
+
+pub(super) struct Pool {
+    arena: Arc<Arena>,
+    plan: Plan,
+    state: Mutex<State>,
+}
+
+/// What never changes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plan {
+    /// Samples an epoch, those of a dropped last batch not counted.
+    pub(super) samples: u64,
+    pub(super) batch_size: u64,
+    /// Batches made ahead of the one that the consumer has.
+    pub(super) prefetch: usize,
+    pub(super) prefetch_next_epoch: bool,
+    pub(super) ordered: bool,
+    /// How long to wait for a held batch where no slot is left.
+    pub(super) wait_for_slot: Duration,
+}
+
+#[derive(Default)]
+struct State {
+    free: Vec<u32>,
+    /// Slots that have memory: `0..reserved`.
+    reserved: u32,
+    /// Slots that the consumer has.
+    held: usize,
+    /// Batches given to the workers, in order: the rest of the current epoch, then the next one.
+    queued: VecDeque<Queued>,
+    /// Slots of batches that nobody wants any more, until their workers have left them.
+    withdrawn: Vec<u32>,
+    /// Counts the epochs started, so that an iterator knows whether it is the current one.
+    ticket: u64,
+    epoch: u64,
+    /// Batches of the current epoch that are delivered, those before its start included.
+    delivered: u64,
+    /// The batch that is queued next; `None` where nothing is wanted.
+    next: Option<Next>,
+    /// What the difference between this epoch's number and the last one's suggests.
+    following: Option<u64>,
+    /// Why the last attempt to get more memory failed.
+    refused: Option<MemoryError>,
+}
+
+struct Queued {
+    slot: u32,
+    batch: u64,
+    /// True for a batch of the following epoch.
+    ahead: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Next {
+    epoch: u64,
+    batch: u64,
+    ahead: bool,
+}
+
+/// A complete batch.
+pub(super) struct Ready {
+    pub(super) held: Held,
+    pub(super) batch: u64,
+    pub(super) first: u64,
+    pub(super) count: u32,
+}
+
+impl Pool {
+    /// A pool with memory for the batches that are made ahead and one that is used.
+    pub(super) fn new(arena: Arc<Arena>, plan: Plan) -> Result<Self, MemoryError> {
+        let mut state = State::default();
+        for slot in 0..(plan.prefetch + 1).min(arena.max_slots()) as u32 {
+            arena.reserve(slot)?;
+            state.free.push(slot);
+        }
+        state.free.reverse();
+        state.reserved = state.free.len() as u32;
+        Ok(Self { arena, plan, state: Mutex::new(state) })
+    }
+
+    pub(super) fn batches(&self) -> u64 {
+        self.plan.samples.div_ceil(self.plan.batch_size)
+    }
+
+    pub(super) fn batch_size(&self) -> u64 {
+        self.plan.batch_size
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes an epoch the current one. Keeps what is already queued where it is the beginning of
+    /// that epoch, and withdraws it otherwise.
+    pub(super) fn start(&self, epoch: u64, batch: u64) -> u64 {
+        let state = &mut *self.lock();
+        let first = state.ticket == 0;
+        let foreseen = batch == 0
+            && state.delivered == self.batches()
+            && state.next.is_some_and(|next| next.ahead && next.epoch == epoch);
+        if !foreseen {
+            self.withdraw(state);
+            state.next = Some(Next { epoch, batch, ahead: false });
+        }
+        for queued in &mut state.queued {
+            queued.ahead = false;
+        }
+        if let Some(next) = &mut state.next {
+            next.ahead = false;
+        }
+        let step = if first { Some(1) } else { epoch.checked_sub(state.epoch) };
+        state.following = step.and_then(|step| epoch.checked_add(step));
+        state.ticket += 1;
+        state.epoch = epoch;
+        state.delivered = batch;
+        self.refill(state);
+        state.ticket
+    }
+
+    /// Ends an epoch that is not iterated further. One that was delivered whole leaves the next
+    /// epoch's beginning queued.
+    pub(super) fn stop(&self, ticket: u64) {
+        let state = &mut *self.lock();
+        if state.ticket == ticket && state.delivered < self.batches() {
+            self.withdraw(state);
+        }
+    }
+
+    /// Ends everything; leases may still come back.
+    pub(super) fn close(&self) {
+        let state = &mut *self.lock();
+        state.ticket += 1;
+        self.withdraw(state);
+    }
+
+    fn withdraw(&self, state: &mut State) {
+        state.next = None;
+        for queued in state.queued.drain(..) {
+            self.arena.withdraw(queued.slot);
+            state.withdrawn.push(queued.slot);
+        }
+    }
+
+    /// Waits for the epoch's next batch. `None` at its end.
+    pub(super) fn next(
+        self: &Arc<Self>,
+        ticket: u64,
+        epoch: u64,
+    ) -> Result<Option<Ready>, LoadError> {
+        let asked = Instant::now();
+        loop {
+            let seen = self.arena.ready_word();
+            let mut guard = self.lock();
+            let state = &mut *guard;
+            if state.ticket != ticket {
+                return Err(LoadError::Superseded { epoch });
+            }
+            if state.delivered == self.batches() {
+                return Ok(None);
+            }
+            self.refill(state);
+            if let Some(queued) = self.take_complete(state) {
+                state.delivered += 1;
+                state.held += 1;
+                self.refill(state);
+                return Ok(Some(self.ready(&queued)));
+            }
+            let mut timeout = None;
+            if state.queued.is_empty() && state.withdrawn.is_empty() {
+                // Only the caller can help, by dropping a batch.
+                let waited = asked.elapsed();
+                let left = self.plan.wait_for_slot.saturating_sub(waited);
+                if left.is_zero() {
+                    return Err(LoadError::BatchesHeld {
+                        held: state.held,
+                        max: self.arena.max_slots(),
+                        waited: self.plan.wait_for_slot.min(waited),
+                        refused: state.refused.take(),
+                    });
+                }
+                timeout = Some(left);
+            }
+            drop(guard);
+            self.arena.wait_ready(seen, timeout);
+        }
+    }
+
+    fn take_complete(&self, state: &mut State) -> Option<Queued> {
+        let candidates = if self.plan.ordered { 1 } else { state.queued.len() };
+        let complete = (0..candidates.min(state.queued.len())).find(|&i| {
+            let queued = &state.queued[i];
+            !queued.ahead && self.arena.is_settled(queued.slot)
+        })?;
+        state.queued.remove(complete)
+    }
+
+    fn ready(self: &Arc<Self>, queued: &Queued) -> Ready {
+        let lease = SlotLease::new(Arc::clone(&self.arena), queued.slot);
+        let (first, count) = self.span(queued.batch);
+        Ready { held: Held { lease, pool: Arc::clone(self) }, batch: queued.batch, first, count }
+    }
+
+    /// The first position of a batch, and its number of samples.
+    fn span(&self, batch: u64) -> (u64, u32) {
+        let first = batch * self.plan.batch_size;
+        (first, self.plan.batch_size.min(self.plan.samples - first) as u32)
+    }
+
+    /// Gives the workers as much as is wanted ahead, as far as there are slots.
+    fn refill(&self, state: &mut State) {
+        while state.queued.len() < self.plan.prefetch {
+            let Some(next) = self.upcoming(state) else { return };
+            let Some(slot) = self.free_slot(state) else { return };
+            let (first, count) = self.span(next.batch);
+            self.arena.open(slot, Descriptor { epoch: next.epoch, first, count });
+            state.queued.push_back(Queued { slot, batch: next.batch, ahead: next.ahead });
+            state.next = Some(Next { batch: next.batch + 1, ..next });
+        }
+    }
+
+    /// The batch to queue next: of this epoch, else of the one that will probably follow.
+    fn upcoming(&self, state: &State) -> Option<Next> {
+        let next = state.next?;
+        if next.batch < self.batches() {
+            return Some(next);
+        }
+        if next.ahead || !self.plan.prefetch_next_epoch {
+            return None;
+        }
+        state.following.map(|epoch| Next { epoch, batch: 0, ahead: true })
+    }
+
+    fn free_slot(&self, state: &mut State) -> Option<u32> {
+        if let Some(slot) = state.free.pop() {
+            return Some(slot);
+        }
+        if let Some(i) = state.withdrawn.iter().position(|&slot| self.arena.is_settled(slot)) {
+            return Some(state.withdrawn.swap_remove(i));
+        }
+        // Withdrawn slots come back as soon as their workers are through with one sample each.
+        if !state.withdrawn.is_empty() || state.reserved as usize >= self.arena.max_slots() {
+            return None;
+        }
+        match self.arena.reserve(state.reserved) {
+            Ok(()) => {
+                state.reserved += 1;
+                Some(state.reserved - 1)
+            }
+            Err(e) => {
+                state.refused = Some(e);
+                None
+            }
+        }
+    }
+
+    fn give_back(&self, slot: u32) {
+        let state = &mut *self.lock();
+        state.held -= 1;
+        state.free.push(slot);
+        self.refill(state);
+        self.arena.notify_ready();
+    }
+}
+
+/// A slot in the consumer's hands; dropping it gives the slot back.
+pub(super) struct Held {
+    pub(super) lease: SlotLease,
+    pool: Arc<Pool>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.pool.give_back(self.lease.slot());
+    }
+}

@@ -1,0 +1,137 @@
+//! An anonymous segment of shared memory (memfd): it has no name to leave behind, takes nothing from
+//! `/dev/shm`, and goes with its last holder.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+
+use memmap2::{MmapOptions, MmapRaw};
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
+
+/// Why there is no memory for batches.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MemoryError {
+    /// Reserving it would exceed what the machine or the control group has left.
+    #[error(
+        "batches need {needed} bytes of shared memory, but only {available} are available: lower \
+         batch_size or prefetch, or raise the memory limit"
+    )]
+    Exhausted {
+        /// Bytes asked for.
+        needed: u64,
+        /// Bytes that can be had, by `/proc/meminfo` and the control group's limit.
+        available: u64,
+    },
+    /// The system refused it.
+    #[error("{needed} bytes of shared memory for batches: {source}")]
+    System {
+        /// Bytes asked for.
+        needed: u64,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// A range of addresses backed by a memfd, of which only the reserved parts may be touched.
+#[derive(Debug)]
+pub(super) struct Segment {
+    file: File,
+    map: MmapRaw,
+}
+
+impl Segment {
+    /// A segment of `len` bytes of address space, none of them reserved.
+    pub(super) fn create(len: usize) -> Result<Self, MemoryError> {
+        let system = |source| MemoryError::System { needed: len as u64, source };
+        let fd =
+            memfd_create("loader-batches", MemfdFlags::CLOEXEC).map_err(|e| system(e.into()))?;
+        let file = File::from(fd);
+        file.set_len(len as u64).map_err(system)?;
+        let map = MmapOptions::new().len(len).map_raw(&file).map_err(system)?;
+        Ok(Self { file, map })
+    }
+
+    /// Reserves memory for a range, so that touching it can't fail later. A memfd's pages are
+    /// limited by nothing but the machine's memory and the control group's, and exceeding either
+    /// kills a process instead of failing a call, so both are asked first.
+    pub(super) fn reserve(&self, range: Range<usize>) -> Result<(), MemoryError> {
+        let needed = range.len() as u64;
+        if let Some(available) = available_memory()
+            && needed > available
+        {
+            return Err(MemoryError::Exhausted { needed, available });
+        }
+        loop {
+            let flags = FallocateFlags::empty();
+            match fallocate(&self.file, flags, range.start as u64, needed) {
+                Ok(()) => return Ok(()),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(MemoryError::System { needed, source: e.into() }),
+            }
+        }
+    }
+
+    pub(super) fn as_mut_ptr(&self) -> *mut u8 {
+        self.map.as_mut_ptr()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.map.len()
+    }
+}
+
+/// Bytes that can still be allocated: the machine's `MemAvailable` and, for control groups (version
+/// 2), `memory.max` less `memory.current` of this process's group and each one above it. `None`
+/// where the machine doesn't tell.
+pub(crate) fn available_memory() -> Option<u64> {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let machine = line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)?;
+    Some(control_group_memory().map_or(machine, |group| group.min(machine)))
+}
+
+fn control_group_memory() -> Option<u64> {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let number =
+        |file: std::path::PathBuf| std::fs::read_to_string(file).ok()?.trim().parse::<u64>().ok();
+    let mount = std::path::Path::new("/sys/fs/cgroup");
+    mount
+        .join(own)
+        .ancestors()
+        .take_while(|dir| dir.starts_with(mount))
+        .filter_map(|dir| {
+            let max = number(dir.join("memory.max"))?;
+            let current = number(dir.join("memory.current"))?;
+            Some(max.saturating_sub(current))
+        })
+        .min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_than_the_machine_has_is_an_error_that_tells_both_sides() {
+        let available = available_memory().unwrap();
+        let len = usize::try_from(available).unwrap() * 2;
+        let segment = Segment::create(len).unwrap();
+        match segment.reserve(0..len) {
+            Err(MemoryError::Exhausted { needed, available }) => {
+                assert!(needed == len as u64 && available > 0);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn reserved_memory_is_zero() {
+        let segment = Segment::create(1 << 20).unwrap();
+        segment.reserve(0..1 << 16).unwrap();
+        // SAFETY: in bounds and reserved; nobody else has the segment.
+        let bytes = unsafe { std::slice::from_raw_parts(segment.as_mut_ptr(), 1 << 16) };
+        assert!(bytes.iter().all(|&b| b == 0));
+    }
+}
