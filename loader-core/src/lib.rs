@@ -14,6 +14,7 @@ pub use dataset::image_folder::{
     ClassOrder, EmptyClasses, FolderError, ImageFolder, ImageFolderBuilder, Unreadable,
 };
 pub use dataset::imagenet::{ImageNet, ImageNetBuilder, ImageNetError, Split};
+pub use dataset::images::{FileScratch, ImageDataset};
 pub use dataset::{Dataset, Fingerprint, Location, Sample, SampleError, SampleWriter, Stage};
 pub use field::{DType, Element, Field};
 pub use image::{

@@ -2,6 +2,7 @@
 
 pub(crate) mod image_folder;
 pub(crate) mod imagenet;
+pub(crate) mod images;
 
 use std::fmt;
 use std::path::PathBuf;
