@@ -222,7 +222,10 @@ impl Pool {
             let Some(next) = self.upcoming(state) else { return };
             let Some(slot) = self.free_slot(state) else { return };
             let (first, count) = self.span(next.batch);
-            self.arena.open(slot, Descriptor { epoch: next.epoch, first, count });
+            if !self.arena.open(slot, Descriptor { epoch: next.epoch, first, count }) {
+                state.free.push(slot);
+                return;
+            }
             state.queued.push_back(Queued { slot, batch: next.batch, ahead: next.ahead });
             state.next = Some(Next { batch: next.batch + 1, ..next });
         }

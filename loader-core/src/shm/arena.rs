@@ -26,7 +26,7 @@ const WORK: usize = 0;
 const READY: usize = LINE;
 /// 1 once workers should end.
 const CLOSED: usize = 2 * LINE;
-/// Batches queued so far; entry `n` of the queue is at `n % max_slots`.
+/// Batches queued so far; number `n` is in entry `n % queue_len` of the queue.
 const TAIL: usize = 3 * LINE;
 /// A batch before which nothing is left to claim. A hint.
 const HEAD: usize = 4 * LINE;
@@ -37,6 +37,8 @@ const COUNT: usize = LINE;
 const FAILURES: usize = LINE + 4;
 const EPOCH: usize = LINE + 8;
 const FIRST: usize = LINE + 16;
+/// The batch's number in the queue.
+const NUMBER: usize = LINE + 24;
 
 /// In a sample's word, beside its index in the dataset.
 const FAILED: u64 = 1 << 63;
@@ -99,11 +101,26 @@ impl Arena {
         self.segment.reserve(at..at + self.geometry.slot_bytes)
     }
 
-    /// Offers a slot to the workers.
+    /// Offers a slot to the workers. False where the queue is full, which a batch that completes
+    /// may change.
     ///
     /// The caller is the pool: the slot is reserved, nobody holds its lease, its cells are settled,
     /// and no other call to `open` runs at the same time.
-    pub(crate) fn open(&self, slot: u32, batch: Descriptor) {
+    pub(crate) fn open(&self, slot: u32, batch: Descriptor) -> bool {
+        let number = self.u64_at(TAIL).load(Ordering::Relaxed);
+        let entry = self.queued(number);
+        if let Some(earlier) = number.checked_sub(self.queue_len()) {
+            // Workers find free cells through the queue alone, so an entry must stay while its
+            // batch has any. The queue has twice as many entries as there are slots; only batches
+            // that complete out of order while a worker dawdles between two steps fill it.
+            let holder = entry.load(Ordering::Relaxed);
+            if self.slot_u64(holder, NUMBER).load(Ordering::Relaxed) == earlier
+                && self.has_free_cell(holder)
+            {
+                return false;
+            }
+        }
+        self.slot_u64(slot, NUMBER).store(number, Ordering::Relaxed);
         self.slot_u32(slot, COUNT).store(batch.count, Ordering::Relaxed);
         self.slot_u32(slot, FAILURES).store(0, Ordering::Relaxed);
         self.slot_u64(slot, EPOCH).store(batch.epoch, Ordering::Relaxed);
@@ -117,11 +134,11 @@ impl Arena {
         // After the cells: a worker that was late with an earlier batch of this slot may have
         // counted the cursor up while they were settled, and would have passed over one of them.
         self.slot_u32(slot, CURSOR).store(0, Ordering::Release);
-        let tail = self.u64_at(TAIL).load(Ordering::Relaxed);
-        self.queued(tail).store(slot, Ordering::Relaxed);
+        entry.store(slot, Ordering::Relaxed);
         // Release: pairs with `claim`.
-        self.u64_at(TAIL).store(tail + 1, Ordering::Release);
+        self.u64_at(TAIL).store(number + 1, Ordering::Release);
         futex::notify(self.u32_at(WORK));
+        true
     }
 
     /// Withdraws what is not yet claimed of a slot's batch, which nobody wants any more.
@@ -138,6 +155,11 @@ impl Arena {
         // Acquire is enough for the count: it was stored by the pool before the cells were opened.
         let count = self.slot_u32(slot, COUNT).load(Ordering::Acquire);
         (0..self.cells(count)).all(|index| cell::is_settled(self.cell(slot, index)))
+    }
+
+    fn has_free_cell(&self, slot: u32) -> bool {
+        let count = self.slot_u32(slot, COUNT).load(Ordering::Relaxed);
+        (0..self.cells(count)).any(|index| cell::is_free(self.cell(slot, index)))
     }
 
     /// The state of the ready word, to be read before looking for complete batches.
@@ -222,8 +244,12 @@ impl Arena {
         Geometry::slots_at(self.max_slots) + slot as usize * self.geometry.slot_bytes
     }
 
-    fn queued(&self, seq: u64) -> &AtomicU32 {
-        self.u32_at(Geometry::queue_at() + 4 * (seq % self.max_slots as u64) as usize)
+    fn queue_len(&self) -> u64 {
+        Geometry::queue_len(self.max_slots) as u64
+    }
+
+    fn queued(&self, number: u64) -> &AtomicU32 {
+        self.u32_at(Geometry::queue_at() + 4 * (number % self.queue_len()) as usize)
     }
 
     fn slot_u32(&self, slot: u32, word: usize) -> &AtomicU32 {
@@ -514,7 +540,7 @@ mod tests {
     #[test]
     fn withdrawn_work_is_not_handed_out() {
         let arena = arena(4, 2);
-        arena.open(0, Descriptor { epoch: 0, first: 0, count: 4 });
+        assert!(arena.open(0, Descriptor { epoch: 0, first: 0, count: 4 }));
         let held = arena.claim(1).unwrap();
         arena.withdraw(0);
         assert!(!arena.is_settled(0), "one cell is still being written");
@@ -525,7 +551,7 @@ mod tests {
     #[test]
     fn samples_of_a_dropped_claim_count_as_failed() {
         let arena = arena(2, 1);
-        arena.open(0, Descriptor { epoch: 0, first: 0, count: 2 });
+        assert!(arena.open(0, Descriptor { epoch: 0, first: 0, count: 2 }));
         drop(arena.claim(0).unwrap());
         fill(arena.claim(0).unwrap());
         let lease = SlotLease::new(arena, 0);
@@ -568,9 +594,12 @@ mod tests {
                     } else if next < batches && open.len() < 3 {
                         let slot = (0..3).find(|s| open.iter().all(|o| o.0 != *s)).unwrap();
                         let first = next * u64::from(count);
-                        open.push((slot, first));
-                        arena.open(slot, Descriptor { epoch: 0, first, count });
-                        next += 1;
+                        if arena.open(slot, Descriptor { epoch: 0, first, count }) {
+                            open.push((slot, first));
+                            next += 1;
+                        } else {
+                            std::thread::yield_now();
+                        }
                     } else {
                         arena.wait_ready(word, None);
                     }

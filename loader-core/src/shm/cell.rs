@@ -51,6 +51,11 @@ pub(super) fn is_settled(cell: &AtomicU32) -> bool {
     cell.load(Ordering::SeqCst) & STATE == SETTLED
 }
 
+/// True where the cell waits for a worker.
+pub(super) fn is_free(cell: &AtomicU32) -> bool {
+    cell.load(Ordering::Relaxed) & STATE == FREE
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -128,8 +128,13 @@ impl Geometry {
         HEADER_BYTES
     }
 
+    /// Entries of the queue. See `Arena::open` for the factor.
+    pub(super) const fn queue_len(max_slots: usize) -> usize {
+        2 * max_slots
+    }
+
     pub(super) const fn slots_at(max_slots: usize) -> usize {
-        (HEADER_BYTES + 4 * max_slots).next_multiple_of(PAGE)
+        (HEADER_BYTES + 4 * Self::queue_len(max_slots)).next_multiple_of(PAGE)
     }
 }
 
