@@ -14,18 +14,18 @@ const THUMBNAIL: usize = 64;
 
 /// What decides the shape of a [`ResNet18`].
 #[derive(Clone, Copy, Debug)]
-pub struct ResNet18Config {
+pub(crate) struct ResNet18Config {
     /// Classes to tell apart.
-    pub classes: usize,
+    pub(crate) classes: usize,
     /// Channels of the first stage, doubled by each of the next three. The paper's are 64.
-    pub width: usize,
+    pub(crate) width: usize,
     /// Side length of the images in pixels.
-    pub size: usize,
+    pub(crate) size: usize,
 }
 
 /// `[n, 3, size, size]` images to `[n, classes]` logits.
 #[derive(Module, Debug)]
-pub struct ResNet18 {
+pub(crate) struct ResNet18 {
     stem: ConvNorm,
     pool: Option<MaxPool2d>,
     blocks: Vec<BasicBlock>,
@@ -35,7 +35,7 @@ pub struct ResNet18 {
 
 impl ResNet18Config {
     /// A network with random weights.
-    pub fn init(&self, device: &Device) -> ResNet18 {
+    pub(crate) fn init(&self, device: &Device) -> ResNet18 {
         let Self { classes, width, size } = *self;
         let (stem, pool) = if size < THUMBNAIL {
             (ConvNorm::new([3, width], 3, 1, device), None)
@@ -65,7 +65,7 @@ impl ResNet18Config {
 
 impl ResNet18 {
     /// The logits of a batch.
-    pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
+    pub(crate) fn forward(&self, images: Tensor<4>) -> Tensor<2> {
         let mut x = relu(self.stem.forward(images));
         if let Some(pool) = &self.pool {
             x = pool.forward(x);

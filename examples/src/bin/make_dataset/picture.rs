@@ -98,14 +98,14 @@ pub(crate) fn draw(kind: Kind, draws: &mut Draws) -> RgbImage {
     let short = f64::from(width.min(height));
     // Pixels to a unit of the outline's coordinates.
     let unit = short
-        * if kind.is_texture() { draws.uniform(0.14, 0.3) } else { draws.uniform(0.28, 0.45) };
+        * if kind.is_texture() { draws.uniform(0.14, 0.3) } else { draws.uniform(0.32, 0.46) };
     let (sin, cos) = draws.uniform(0.0, TAU).sin_cos();
     let center_x = f64::from(width) * draws.uniform(0.4, 0.6);
     let center_y = f64::from(height) * draws.uniform(0.4, 0.6);
 
     let [front, back] = contrasting_colors(draws);
     let shading = [draws.uniform(-30.0, 30.0), draws.uniform(-30.0, 30.0)];
-    let noise = draws.uniform(0.0, 24.0);
+    let noise = draws.uniform(0.0, 16.0);
 
     RgbImage::from_fn(width, height, |column, row| {
         let (x, y) = (f64::from(column) - center_x, f64::from(row) - center_y);
@@ -124,7 +124,7 @@ fn contrasting_colors(draws: &mut Draws) -> [[f64; 3]; 2] {
     loop {
         let mut color = || std::array::from_fn(|_| draws.uniform(0.0, 255.0));
         let pair = [color(), color()];
-        if (lightness(&pair[0]) - lightness(&pair[1])).abs() > 60.0 {
+        if (lightness(&pair[0]) - lightness(&pair[1])).abs() > 80.0 {
             return pair;
         }
     }
@@ -162,7 +162,7 @@ mod tests {
         let grey = |c: [f64; 3]| 0.299 * c[0] + 0.587 * c[1] + 0.114 * c[2];
         for index in 0..100 {
             let [a, b] = contrasting_colors(&mut draws(index));
-            assert!((grey(a) - grey(b)).abs() > 60.0);
+            assert!((grey(a) - grey(b)).abs() > 80.0);
         }
     }
 }
