@@ -1,0 +1,28 @@
+//! A lease as burn's own bytes.
+
+use burn::tensor::{AllocationProperty, Bytes, DType as BurnDType, TensorData};
+use loader_core::{DType, FieldLease};
+
+/// The field as burn's data, for whatever burn makes of data: shape, element type and bytes of the
+/// lease, which is held until the data and all that shares it is dropped. Copies nothing.
+///
+/// `None` where burn has no such element type; it has all of today's.
+pub fn tensor_data(lease: FieldLease) -> Option<TensorData> {
+    let dtype = burn_dtype(lease.dtype())?;
+    let shape = lease.shape().to_vec();
+    // "Other" is memory that is neither the heap's nor a file's; burn copies it before it writes.
+    let bytes = Bytes::from_shared(bytes::Bytes::from_owner(lease), AllocationProperty::Other);
+    TensorData::try_from_bytes(bytes, shape, dtype).ok()
+}
+
+/// The element type by burn's name.
+pub(crate) fn burn_dtype(dtype: DType) -> Option<BurnDType> {
+    match dtype {
+        DType::U8 => Some(BurnDType::U8),
+        DType::F16 => Some(BurnDType::F16),
+        DType::BF16 => Some(BurnDType::BF16),
+        DType::F32 => Some(BurnDType::F32),
+        DType::I64 => Some(BurnDType::I64),
+        _ => None,
+    }
+}
