@@ -1,5 +1,8 @@
 //! From files to batches: an image folder through transforms and workers.
 
+// Helpers of tests are tests.
+#![allow(clippy::unwrap_used)]
+
 use std::fs;
 use std::io::Cursor;
 use std::path::Path;

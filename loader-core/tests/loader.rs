@@ -1,5 +1,8 @@
 //! The loader as its users see it, over datasets whose samples tell what they are.
 
+// Helpers of tests are tests.
+#![allow(clippy::unwrap_used)]
+
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};

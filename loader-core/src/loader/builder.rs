@@ -146,7 +146,8 @@ impl<D: Dataset> DataLoaderBuilder<D> {
     }
 
     /// Checks everything, reserves the memory and starts the workers, which wait for the first
-    /// epoch. Takes well under a millisecond for each worker, whatever the dataset's length.
+    /// epoch. The time goes into reserving memory, which the system clears: tenths of a millisecond
+    /// a megabyte of `prefetch` + 1 batches, whatever the dataset's length.
     ///
     /// # Errors
     /// A [`BuildError`] that names the setting to change.
