@@ -6,7 +6,7 @@ use burn::prelude::*;
 use image::ImageReader;
 use loader_burn::BatchTensors;
 use loader_core::{
-    DataLoader, Dataset, ImageFolder, Normalize, RandomCrop, RandomHorizontalFlip,
+    DataLoader, ImageDataset, ImageFolder, Normalize, RandomCrop, RandomHorizontalFlip,
     RandomResizedCrop, Resize, Transform, Workers,
 };
 
@@ -45,16 +45,16 @@ impl Folders {
     }
 
     /// Loaders of both sets.
-    pub(crate) fn loaders(self, settings: &Settings) -> Result<Loaders<impl Dataset>, Error> {
+    pub(crate) fn loaders(self, settings: &Settings) -> Result<Loaders, Error> {
         let Settings { size, batch_size, workers, seed } = *settings;
         let (augment, plain) = transforms(self.side, size);
         let val = self.val.unwrap_or_else(|| self.train.clone());
-        let train = DataLoader::builder(self.train.transform(augment)?)
+        let train = DataLoader::builder(self.train.transform(&augment)?)
             .batch_size(batch_size)
             .shuffle(seed)
             .workers(workers)
             .build()?;
-        let val = DataLoader::builder(val.transform(plain)?)
+        let val = DataLoader::builder(val.transform(&plain)?)
             .batch_size(batch_size)
             .workers(workers)
             .build()?;
@@ -72,15 +72,15 @@ pub(crate) struct Settings {
 }
 
 /// Loaders of the training and the validation set.
-pub(crate) struct Loaders<D: Dataset> {
-    pub(crate) train: DataLoader<D>,
-    pub(crate) val: DataLoader<D>,
+pub(crate) struct Loaders {
+    pub(crate) train: DataLoader<ImageDataset>,
+    pub(crate) val: DataLoader<ImageDataset>,
 }
 
 /// One epoch of images, `[n, 3, size, size]`, and labels, `[n]`. Their storage is the memory that
 /// the workers wrote.
-pub(crate) fn tensors<D: Dataset>(
-    loader: &DataLoader<D>,
+pub(crate) fn tensors(
+    loader: &DataLoader<ImageDataset>,
     epoch: u64,
     device: &Device,
 ) -> Result<impl Iterator<Item = Result<(Tensor<4>, Tensor<1, Int>), Error>>, Error> {

@@ -39,11 +39,11 @@ struct Args {
     /// Side length that images are brought to [default: theirs, 64 at most]
     #[arg(long, value_parser = clap::value_parser!(u32).range(16..))]
     size: Option<u32>,
-    /// Channels of the first stage; ResNet-18 proper has 64
-    #[arg(long, default_value_t = 16)]
+    /// Channels of the first stage; few, for a CPU: ResNet-18 proper has 64
+    #[arg(long, default_value_t = 8)]
     width: usize,
     /// Highest learning rate
-    #[arg(long, default_value_t = 0.05)]
+    #[arg(long, default_value_t = 0.1)]
     lr: f64,
     /// Threads that decode images [default: one for each CPU]
     #[arg(long)]

@@ -55,15 +55,15 @@ impl Trainer {
     }
 
     /// Learns from every batch once.
-    pub(crate) fn train<E: Into<Error>>(
+    pub(crate) fn train(
         &mut self,
-        batches: impl Iterator<Item = Result<(Tensor<4>, Tensor<1, Int>), E>>,
+        batches: impl Iterator<Item = Result<(Tensor<4>, Tensor<1, Int>), Error>>,
         bar: &ProgressBar,
     ) -> Result<Figures, Error> {
         let mut batches = Waiting::new(batches);
         let mut score = Score::default();
         for batch in &mut batches {
-            let (images, labels) = batch.map_err(Into::into)?;
+            let (images, labels) = batch?;
             let logits = self.model.forward(images);
             let loss = self.loss.forward(logits.clone(), labels.clone());
             score.add(loss.clone(), logits, labels)?;
@@ -78,9 +78,9 @@ impl Trainer {
     }
 
     /// Answers every batch without learning from it.
-    pub(crate) fn validate<E: Into<Error>>(
+    pub(crate) fn validate(
         &self,
-        batches: impl Iterator<Item = Result<(Tensor<4>, Tensor<1, Int>), E>>,
+        batches: impl Iterator<Item = Result<(Tensor<4>, Tensor<1, Int>), Error>>,
         bar: &ProgressBar,
     ) -> Result<Figures, Error> {
         let model = self.model.valid();
@@ -88,7 +88,7 @@ impl Trainer {
         let mut batches = Waiting::new(batches);
         let mut score = Score::default();
         for batch in &mut batches {
-            let (images, labels) = batch.map_err(Into::into)?;
+            let (images, labels) = batch?;
             let logits = model.forward(images);
             score.add(loss.forward(logits.clone(), labels.clone()), logits, labels)?;
             bar.inc(1);
