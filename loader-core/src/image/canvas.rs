@@ -115,8 +115,8 @@ impl<'a> Canvas<'a> {
         self.check_size(window.size())?;
         let View { stored, region, .. } = self.view;
         let job = Job { stored, region, size, window, interpolation };
-        let ImageScratch { front, back, columns, resizer, .. } = &mut *self.scratch;
-        resize::resize(&job, front, back, columns, resizer)?;
+        let ImageScratch { front, back, resize, .. } = &mut *self.scratch;
+        resize::resize(&job, front, back, resize)?;
         std::mem::swap(front, back);
         self.view.stored = window.size();
         self.view.region = Rect::whole(window.size());

@@ -4,6 +4,8 @@ mod canvas;
 mod color;
 mod decode;
 mod params;
+#[cfg(test)]
+mod parity;
 mod pipeline;
 mod resize;
 mod transform;

@@ -1,11 +1,11 @@
 //! A transform that was checked, ready to run.
 
-use fast_image_resize::Resizer;
 use half::{bf16, f16};
 
 use super::canvas::{Canvas, View};
 use super::decode::{Limits, decode};
 use super::params::{self, Step};
+use super::resize::ResizeScratch;
 use super::transform::{Erase, Layout, Op, RandomErasing, ResizeTo, Transform};
 use super::write::{self, Form, Target};
 use crate::dataset::{Fingerprint, Sample, SampleError, Stage};
@@ -90,8 +90,7 @@ pub struct ImageScratch {
     pub(super) front: Vec<u8>,
     /// The next image.
     pub(super) back: Vec<u8>,
-    pub(super) columns: Vec<usize>,
-    pub(super) resizer: Resizer,
+    pub(super) resize: ResizeScratch,
     pub(super) steps: Vec<Step>,
 }
 
@@ -106,9 +105,7 @@ impl ImageScratch {
                 *buffer = Vec::new();
             }
         }
-        if self.resizer.size_of_internal_buffers() > Self::KEEP {
-            self.resizer.reset_internal_buffers();
-        }
+        self.resize.trim(Self::KEEP);
     }
 }
 
@@ -211,7 +208,7 @@ impl Check {
             Op::CenterCrop(op) => self.fix(op.height, op.width)?,
             Op::RandomResizedCrop(op) => {
                 self.fix(op.height, op.width)?;
-                self.positive_range("scale", op.scale)?;
+                self.range("scale", op.scale, 0.0, f64::MAX, "0 <= low <= high")?;
                 self.positive_range("ratio", op.ratio)?;
             }
             Op::RandomCrop(op) => {
@@ -269,8 +266,7 @@ impl Check {
 
     fn erasing(&mut self, op: &RandomErasing, dtype: DType) -> Result<(), TransformError> {
         self.probability(op.p)?;
-        self.positive_range("scale", op.scale)?;
-        self.require(op.scale.1 <= 1.0, "scale", format_args!("{:?}", op.scale), "at most 1")?;
+        self.range("scale", op.scale, 0.0, 1.0, "0 <= low <= high <= 1")?;
         self.positive_range("ratio", op.ratio)?;
         let values: &[f64] = match &op.value {
             Erase::Value(v) => std::slice::from_ref(v),
