@@ -10,7 +10,9 @@ pub enum TensorError {
     #[error(transparent)]
     Field(#[from] FieldError),
     /// The tensor's type has another number of dimensions, the batch dimension included.
-    #[error("field {field:?} has shape {shape:?} in a batch, which is not a tensor of rank {asked}")]
+    #[error(
+        "field {field:?} has shape {shape:?} in a batch, which is not a tensor of rank {asked}"
+    )]
     Rank {
         /// The field's name.
         field: String,

@@ -76,8 +76,13 @@ fn run(args: &Args) -> Result<(), Error> {
     let classes = folders.train.classes().len();
     let images = folders.train.len();
     match &folders.val {
-        Some(val) => println!("{images} images of {classes} classes to train on, {} to validate on", val.len()),
-        None => println!("{images} images of {classes} classes to train and, for want of others, to validate on"),
+        Some(val) => println!(
+            "{images} images of {classes} classes to train on, {} to validate on",
+            val.len()
+        ),
+        None => println!(
+            "{images} images of {classes} classes to train and, for want of others, to validate on"
+        ),
     }
 
     let size = args.size.unwrap_or_else(|| folders.default_size());

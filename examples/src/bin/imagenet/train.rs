@@ -145,7 +145,12 @@ struct Score {
 }
 
 impl Score {
-    fn add(&mut self, loss: Tensor<1>, logits: Tensor<2>, labels: Tensor<1, Int>) -> Result<(), Error> {
+    fn add(
+        &mut self,
+        loss: Tensor<1>,
+        logits: Tensor<2>,
+        labels: Tensor<1, Int>,
+    ) -> Result<(), Error> {
         let [images, classes] = logits.dims();
         let loss: f32 = loss.into_scalar();
         let logits: Vec<f32> = logits.try_into_data()?.try_into_vec_as()?;

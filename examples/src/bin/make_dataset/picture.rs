@@ -75,7 +75,8 @@ impl Kind {
             Self::Star => {
                 // One half of one of the five points: the side from the tip at (1, 0) to the notch.
                 let angle = (y.atan2(x).rem_euclid(TAU / 5.0) - PI / 5.0).abs();
-                let (px, py) = (radius * (PI / 5.0 - angle).cos(), radius * (PI / 5.0 - angle).sin());
+                let (px, py) =
+                    (radius * (PI / 5.0 - angle).cos(), radius * (PI / 5.0 - angle).sin());
                 let (nx, ny) = (0.42 * (PI / 5.0).cos(), 0.42 * (PI / 5.0).sin());
                 let (dx, dy) = (1.0 - nx, ny);
                 ((px - nx) * dy + (py - ny) * dx) / dx.hypot(dy)
