@@ -18,10 +18,8 @@ pub use dataset::images::{FileScratch, ImageDataset};
 pub use dataset::{Dataset, Fingerprint, Location, Sample, SampleError, SampleWriter, Stage};
 pub use field::{DType, Element, Field};
 pub use image::{
-    CenterCrop, ColorJitter, Erase, Grayscale, IMAGENET_MEAN, IMAGENET_STD, ImageScratch,
-    Interpolation, Layout, Limits, Normalize, Op, Pipeline, RandomCrop, RandomErasing,
-    RandomHorizontalFlip, RandomResizedCrop, RandomVerticalFlip, Resize, ResizeTo, Transform,
-    TransformError,
+    DECODER, DecodeOptions, ExifOrientation, Gray16, ImageScratch, Layout, Pipeline, Transform,
+    TransformError, ops,
 };
 pub use index::{
     Entry, LeftOut, PathTable, Reason, ScanReport, TableCache, TableError, TableOrigin,

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use image::{DynamicImage, ImageFormat, RgbImage};
 use loader_core::{
-    BuildError, DType, DataLoader, ErrorPolicy, Field, ImageFolder, LoadError, Stage, TableCache,
+    BuildError, DType, DataLoader, ErrorPolicy, ImageFolder, LoadError, Stage, TableCache,
     Transform, Workers,
 };
 
@@ -53,7 +53,7 @@ fn open(root: &Path) -> ImageFolder {
 }
 
 fn epoch_bytes(folder: &ImageFolder, threads: usize, epoch: u64) -> Vec<(Vec<u32>, Vec<i64>)> {
-    let loader = DataLoader::builder(folder.transform(&Transform::imagenet_train(32)).unwrap())
+    let loader = DataLoader::builder(folder.transform(Transform::imagenet_train(32)).unwrap())
         .batch_size(16)
         .shuffle(42)
         .workers(Workers::threads(threads))
@@ -89,7 +89,7 @@ fn a_sample_is_its_file_through_the_transform_with_its_folder_s_label() {
     let dataset = folder.transform(&transform).unwrap();
     let loader = DataLoader::builder(dataset).batch_size(7).build().unwrap();
     let pipeline = transform.compile().unwrap();
-    assert_eq!(pipeline.field(), Field::new("image", DType::F32, [3, 24, 24]));
+    assert_eq!(pipeline.field(), (DType::F32, vec![3, 24, 24]));
     let mut index = 0;
     for batch in loader.epoch(0).unwrap() {
         let batch = batch.unwrap();
@@ -123,7 +123,7 @@ fn files_that_changed_since_the_scan_are_errors_that_name_them() {
     fs::remove_file(path(40)).unwrap();
     fs::create_dir(path(40)).unwrap();
 
-    let dataset = folder.transform(&Transform::imagenet_eval(24)).unwrap();
+    let dataset = folder.transform(Transform::imagenet_eval(24)).unwrap();
     let loader = DataLoader::builder(dataset.clone()).batch_size(8).build().unwrap();
     match loader.epoch(0).unwrap().find_map(Result::err) {
         Some(LoadError::Sample(failure)) => {
@@ -149,7 +149,7 @@ fn files_that_changed_since_the_scan_are_errors_that_name_them() {
 fn images_of_different_sizes_are_refused_before_any_is_read() {
     let root = tempfile::tempdir().unwrap();
     tree(root.path());
-    let error = open(root.path()).transform(&Transform::new()).unwrap_err().to_string();
+    let error = open(root.path()).transform(Transform::new()).unwrap_err().to_string();
     assert!(error.to_lowercase().contains("size"), "{error}");
 }
 
@@ -157,7 +157,7 @@ fn images_of_different_sizes_are_refused_before_any_is_read() {
 fn a_batch_size_that_no_memory_holds_is_an_error() {
     let root = tempfile::tempdir().unwrap();
     tree(root.path());
-    let dataset = open(root.path()).transform(&Transform::imagenet_eval(224)).unwrap();
+    let dataset = open(root.path()).transform(Transform::imagenet_eval(224)).unwrap();
     let error = DataLoader::builder(dataset).batch_size(1 << 31).build().unwrap_err();
     assert!(matches!(error, BuildError::Memory(_) | BuildError::Geometry(_)), "{error}");
 }

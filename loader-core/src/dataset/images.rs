@@ -1,5 +1,6 @@
 //! Image files as a dataset: read, decode, transform, and the label beside it.
 
+use std::borrow::Borrow;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
@@ -24,6 +25,7 @@ const MAX_FILE_BYTES: u64 = 1 << 30;
 pub struct ImageDataset {
     folder: ImageFolder,
     pipeline: Pipeline,
+    fingerprint: Fingerprint,
 }
 
 /// Memory that a worker keeps between images.
@@ -39,8 +41,14 @@ impl ImageFolder {
     ///
     /// # Errors
     /// Where the transform contradicts itself or does not give images of one size.
-    pub fn transform(&self, transform: &Transform) -> Result<ImageDataset, TransformError> {
-        Ok(ImageDataset { folder: self.clone(), pipeline: transform.compile()? })
+    pub fn transform(
+        &self,
+        transform: impl Borrow<Transform>,
+    ) -> Result<ImageDataset, TransformError> {
+        let transform = transform.borrow();
+        let pipeline = transform.compile()?;
+        let fingerprint = self.fingerprint().and(transform.fingerprint());
+        Ok(ImageDataset { folder: self.clone(), pipeline, fingerprint })
     }
 }
 
@@ -59,7 +67,8 @@ impl Dataset for ImageDataset {
     }
 
     fn fields(&self) -> Vec<Field> {
-        vec![self.pipeline.field(), Field::new("label", DType::I64, [])]
+        let (dtype, shape) = self.pipeline.field();
+        vec![Field::new("image", dtype, shape), Field::new("label", DType::I64, [])]
     }
 
     fn load(
@@ -80,7 +89,7 @@ impl Dataset for ImageDataset {
     }
 
     fn fingerprint(&self) -> Fingerprint {
-        self.folder.fingerprint().and(self.pipeline.fingerprint())
+        self.fingerprint
     }
 
     fn locate(&self, index: u64) -> Location {

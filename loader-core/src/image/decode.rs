@@ -1,153 +1,592 @@
-//! Bytes of a file to interleaved RGB, whatever the format, within limits known from the header.
+//! From a file's bytes to interleaved 8-bit RGB: what Pillow's `convert("RGB")` gives.
+//!
+//! The content decides the format. Limits are checked against the header before anything is
+//! allocated for pixels.
 
+use std::fmt::Display;
 use std::io::Cursor;
 
-use image::{ColorType, ImageDecoder, ImageError, ImageReader};
+use image::metadata::Orientation;
+use image::{ColorType, ImageDecoder, ImageFormat, ImageReader, Limits};
 use serde::{Deserialize, Serialize};
+use zune_jpeg::JpegDecoder;
+use zune_jpeg::zune_core::bytestream::ZCursor;
+use zune_jpeg::zune_core::colorspace::ColorSpace;
+use zune_jpeg::zune_core::options::DecoderOptions;
 
 use crate::dataset::{SampleError, Stage};
 
-/// Names the decoder in fingerprints: another one may round differently.
-pub(crate) const DECODER: &str = "image-0.25";
+/// The decoders and their versions. Others may give other pixels, so this is part of a transform's
+/// fingerprint.
+pub const DECODER: &str = "zune-jpeg 0.5.15, image 0.25.10";
 
-/// The largest images that are decoded, checked from the header before any memory is taken.
+/// What to do with the orientation that a camera stored beside the pixels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ExifOrientation {
+    /// Nothing, as torchvision's `ImageFolder` does.
+    #[default]
+    Ignore,
+    /// Turn the image upright, as Pillow's `ImageOps.exif_transpose` does. Malformed EXIF data
+    /// counts as none.
+    Apply,
+}
+
+/// How 16-bit grey becomes 8-bit. (16-bit colour always keeps its high byte, as in Pillow.)
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Gray16 {
+    /// Values above 255 become 255, as in Pillow's `convert("RGB")`.
+    #[default]
+    Clip,
+    /// The high byte: scans and depth maps keep their range.
+    HighByte,
+}
+
+/// How files are decoded, and what is refused before it is decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Limits {
-    /// Pixels of the image in its file, and of every image on the way; default 178,956,970, above
-    /// which Pillow refuses too.
+#[serde(deny_unknown_fields, default)]
+pub struct DecodeOptions {
+    /// Default: ignored.
+    pub orientation: ExifOrientation,
+    /// Default: clipped.
+    pub gray16: Gray16,
+    /// The most pixels that an image may have, default 178,956,970, where Pillow refuses a
+    /// decompression bomb.
     pub max_pixels: u64,
-    /// Bytes of the decoded image, in the depth and channels of its file; default 1 GiB.
+    /// The most bytes that any one step on an image may need for pixels, default 2 GiB.
     pub max_bytes: u64,
 }
 
-impl Default for Limits {
+impl Default for DecodeOptions {
     fn default() -> Self {
-        Self { max_pixels: 178_956_970, max_bytes: 1 << 30 }
+        Self {
+            orientation: ExifOrientation::default(),
+            gray16: Gray16::default(),
+            max_pixels: 178_956_970,
+            max_bytes: 2 << 30,
+        }
     }
 }
 
-/// Decodes into `rgb`, three bytes a pixel, and returns width and height. `raw` is working memory.
+fn failed(message: impl Display) -> SampleError {
+    SampleError::new(Stage::Decode, message)
+}
+
+/// The first `len` bytes of a buffer that only grows.
+pub(super) fn room(buffer: &mut Vec<u8>, len: usize) -> &mut [u8] {
+    if buffer.len() < len {
+        // The old content is of no use, so it is not worth moving.
+        buffer.clear();
+        buffer.resize(len, 0);
+    }
+    &mut buffer[..len]
+}
+
+enum Decoder<'a> {
+    Jpeg(Box<JpegDecoder<ZCursor<&'a [u8]>>>),
+    Other(Box<dyn ImageDecoder + 'a>),
+}
+
+/// A file whose header was read and found acceptable.
+pub(super) struct Source<'a> {
+    decoder: Decoder<'a>,
+    format: ImageFormat,
+    stored: (u32, u32),
+    orientation: Orientation,
+    gray16: Gray16,
+}
+
+impl<'a> Source<'a> {
+    pub(super) fn open(bytes: &'a [u8], options: &DecodeOptions) -> Result<Self, SampleError> {
+        if bytes.is_empty() {
+            return Err(failed("the file is empty"));
+        }
+        let format = image::guess_format(bytes).map_err(|_| {
+            let start = &bytes[..bytes.len().min(8)];
+            failed(format_args!("no known image format begins with \"{}\"", start.escape_ascii()))
+        })?;
+        let source = match format {
+            ImageFormat::Jpeg => Self::open_jpeg(bytes, options),
+            ImageFormat::Png
+            | ImageFormat::Gif
+            | ImageFormat::Bmp
+            | ImageFormat::Tiff
+            | ImageFormat::WebP
+            | ImageFormat::Pnm => Self::open_other(bytes, format, options),
+            other => Err(failed(format_args!("{other:?} images are not supported"))),
+        }?;
+        Ok(source)
+    }
+
+    fn open_jpeg(bytes: &'a [u8], options: &DecodeOptions) -> Result<Self, SampleError> {
+        let jpeg = DecoderOptions::default()
+            .set_strict_mode(false)
+            .set_max_width(usize::MAX)
+            .set_max_height(usize::MAX)
+            .jpeg_set_out_colorspace(ColorSpace::RGB);
+        let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), jpeg);
+        let wrong = |e| failed(format_args!("JPEG: {e}"));
+        decoder.decode_headers().map_err(wrong)?;
+        let (width, height) =
+            decoder.dimensions().ok_or_else(|| failed("JPEG: the header has no size"))?;
+        let stored = (width as u32, height as u32);
+        check_limits(stored, 3, options)?;
+        if !is_complete(bytes) {
+            return Err(failed("JPEG: the file is truncated: it has no end-of-image marker"));
+        }
+        let orientation = match options.orientation {
+            ExifOrientation::Ignore => None,
+            ExifOrientation::Apply => {
+                decoder.exif().and_then(|exif| Orientation::from_exif_chunk(exif))
+            }
+        };
+        Ok(Self {
+            decoder: Decoder::Jpeg(Box::new(decoder)),
+            format: ImageFormat::Jpeg,
+            stored,
+            orientation: orientation.unwrap_or(Orientation::NoTransforms),
+            gray16: options.gray16,
+        })
+    }
+
+    fn open_other(
+        bytes: &'a [u8],
+        format: ImageFormat,
+        options: &DecodeOptions,
+    ) -> Result<Self, SampleError> {
+        let wrong = |e| failed(format_args!("{format:?}: {e}"));
+        let mut limits = Limits::no_limits();
+        limits.max_alloc = Some(options.max_bytes);
+        let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
+        reader.limits(limits);
+        let mut decoder = reader.into_decoder().map_err(wrong)?;
+        let stored = decoder.dimensions();
+        let native = u64::from(decoder.color_type().bytes_per_pixel());
+        check_limits(stored, native + 3, options)?;
+        let orientation = match options.orientation {
+            ExifOrientation::Ignore => Orientation::NoTransforms,
+            ExifOrientation::Apply => decoder.orientation().unwrap_or(Orientation::NoTransforms),
+        };
+        let decoder = Decoder::Other(Box::new(decoder));
+        Ok(Self { decoder, format, stored, orientation, gray16: options.gray16 })
+    }
+
+    /// Width and height of what `read` gives.
+    pub(super) fn size(&self) -> (u32, u32) {
+        let (w, h) = self.stored;
+        if turns(self.orientation) { (h, w) } else { (w, h) }
+    }
+
+    /// Decodes into the start of `rgb`; `spare` is working memory.
+    pub(super) fn read(self, rgb: &mut Vec<u8>, spare: &mut Vec<u8>) -> Result<(), SampleError> {
+        let (w, h) = self.stored;
+        let pixels = w as usize * h as usize;
+        match self.decoder {
+            Decoder::Jpeg(mut decoder) => {
+                let out = room(rgb, pixels * 3);
+                if decoder.output_buffer_size() != Some(out.len()) {
+                    return Err(failed("JPEG: its components can't be converted to RGB"));
+                }
+                decoder.decode_into(out).map_err(|e| failed(format_args!("JPEG: {e}")))?;
+            }
+            Decoder::Other(decoder) => {
+                let format = self.format;
+                let wrong = |e| failed(format_args!("{format:?}: {e}"));
+                let color = decoder.color_type();
+                let out = room(rgb, pixels * 3);
+                // Some decoders leave out what a damaged file does not have.
+                if color == ColorType::Rgb8 {
+                    out.fill(0);
+                    decoder.read_image_boxed(out).map_err(wrong)?;
+                } else {
+                    let native = room(spare, pixels * usize::from(color.bytes_per_pixel()));
+                    native.fill(0);
+                    decoder.read_image_boxed(native).map_err(wrong)?;
+                    convert(native, color, format, self.gray16, out)?;
+                }
+            }
+        }
+        if self.orientation != Orientation::NoTransforms {
+            let upright = room(spare, pixels * 3);
+            orient(&rgb[..pixels * 3], (w, h), self.orientation, upright);
+            std::mem::swap(rgb, spare);
+        }
+        Ok(())
+    }
+}
+
+fn check_limits(
+    (w, h): (u32, u32),
+    bytes_per_pixel: u64,
+    options: &DecodeOptions,
+) -> Result<(), SampleError> {
+    if w == 0 || h == 0 {
+        return Err(failed(format_args!("the image is {w}x{h} pixels")));
+    }
+    let pixels = u64::from(w) * u64::from(h);
+    if pixels > options.max_pixels {
+        return Err(failed(format_args!(
+            "{w}x{h} are {pixels} pixels, more than the limit of {} (DecodeOptions::max_pixels)",
+            options.max_pixels
+        )));
+    }
+    let bytes = pixels.saturating_mul(bytes_per_pixel);
+    if bytes > options.max_bytes {
+        return Err(failed(format_args!(
+            "{w}x{h} take {bytes} bytes to decode, more than the limit of {} \
+             (DecodeOptions::max_bytes)",
+            options.max_bytes
+        )));
+    }
+    Ok(())
+}
+
+/// True where a JPEG's end-of-image marker follows the start of its first scan.
 ///
-/// Gray is replicated, alpha dropped, of 16 bits the upper eight are kept.
-pub(crate) fn decode(
-    bytes: &[u8],
-    limits: Limits,
-    raw: &mut Vec<u8>,
-    rgb: &mut Vec<u8>,
-) -> Result<(u32, u32), SampleError> {
-    let fail = |e: &dyn std::fmt::Display| SampleError::new(Stage::Decode, e);
-    if bytes.is_empty() {
-        return Err(fail(&"the file is empty"));
-    }
-    if is_truncated_jpeg(bytes) {
-        return Err(fail(&format_args!(
-            "truncated JPEG: no end marker in its {} bytes",
-            bytes.len()
-        )));
-    }
-    let decoder =
-        ImageReader::new(Cursor::new(bytes)).with_guessed_format().map_err(|e| fail(&e))?;
-    if decoder.format().is_none() {
-        let head = &bytes[..bytes.len().min(8)];
-        return Err(fail(&format_args!(
-            "not an image format that is known; begins with {head:02x?}"
-        )));
-    }
-    let mut decoder = {
-        let mut reader = decoder;
-        reader.limits(image_limits(limits));
-        reader.into_decoder().map_err(|e| fail(&explain(&e)))?
-    };
-    let (width, height) = decoder.dimensions();
-    let pixels = u64::from(width) * u64::from(height);
-    if pixels == 0 {
-        return Err(fail(&format_args!("an image of {width}x{height} pixels")));
-    }
-    if pixels > limits.max_pixels {
-        return Err(fail(&format_args!(
-            "{width}x{height} is {pixels} pixels, above Limits::max_pixels = {}",
-            limits.max_pixels
-        )));
-    }
-    let needed = decoder.total_bytes();
-    if needed > limits.max_bytes {
-        return Err(fail(&format_args!(
-            "{width}x{height} takes {needed} bytes, above Limits::max_bytes = {}",
-            limits.max_bytes
-        )));
-    }
-    decoder.set_limits(image_limits(limits)).map_err(|e| fail(&explain(&e)))?;
-    let color = decoder.color_type();
-    let needed = usize::try_from(needed).map_err(|e| fail(&e))?;
-    if color == ColorType::Rgb8 {
-        rgb.resize(needed, 0);
-        decoder.read_image(rgb).map_err(|e| fail(&explain(&e)))?;
-        return Ok((width, height));
-    }
-    raw.resize(needed, 0);
-    decoder.read_image(raw).map_err(|e| fail(&explain(&e)))?;
-    let pixels = usize::try_from(pixels).map_err(|e| fail(&e))?;
-    rgb.resize(pixels * 3, 0);
-    // 16-bit samples come in this machine's byte order.
-    let high = usize::from(cfg!(target_endian = "little"));
-    match color {
-        ColorType::L8 => to_rgb::<1>(raw, rgb, [0, 0, 0]),
-        ColorType::La8 => to_rgb::<2>(raw, rgb, [0, 0, 0]),
-        ColorType::Rgba8 => to_rgb::<4>(raw, rgb, [0, 1, 2]),
-        ColorType::L16 => to_rgb::<2>(raw, rgb, [high; 3]),
-        ColorType::La16 => to_rgb::<4>(raw, rgb, [high; 3]),
-        ColorType::Rgb16 => to_rgb::<6>(raw, rgb, [high, 2 + high, 4 + high]),
-        ColorType::Rgba16 => to_rgb::<8>(raw, rgb, [high, 2 + high, 4 + high]),
-        other => {
-            return Err(fail(&format_args!("pixels of type {other:?} are not 8 or 16 bits")));
-        }
-    }
-    Ok((width, height))
-}
-
-/// Picks three bytes of every `N`.
-fn to_rgb<const N: usize>(raw: &[u8], rgb: &mut [u8], pick: [usize; 3]) {
-    for (to, from) in rgb.as_chunks_mut::<3>().0.iter_mut().zip(raw.as_chunks::<N>().0) {
-        *to = pick.map(|i| from[i]);
-    }
-}
-
-fn image_limits(limits: Limits) -> image::Limits {
-    let mut out = image::Limits::no_limits();
-    // What a decoder needs beside the image, too.
-    out.max_alloc = Some(limits.max_bytes.saturating_mul(2));
-    out
-}
-
-fn explain(error: &ImageError) -> String {
-    match error {
-        ImageError::IoError(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => {
-            format!("the file is truncated ({e})")
-        }
-        other => other.to_string(),
-    }
-}
-
-/// Whether a JPEG lacks its end marker. The decoder would fill in what is missing with gray.
-fn is_truncated_jpeg(bytes: &[u8]) -> bool {
-    if !bytes.starts_with(&[0xff, 0xd8, 0xff]) {
-        return false;
-    }
-    // Thumbnails inside the header have end markers too, so look behind the first scan's header.
+/// Decoders fill what is missing with grey; Pillow refuses such a file, and so do we. Headers are
+/// walked rather than searched because thumbnails in them have an end marker of their own.
+fn is_complete(bytes: &[u8]) -> bool {
     let mut at = 2;
-    while let Some(&[marker_start, marker, high, low]) = bytes.get(at..at + 4) {
-        if marker_start != 0xff {
-            return false;
+    let scan = loop {
+        match bytes.get(at..) {
+            // Fill bytes may precede a marker.
+            Some([0xff, 0xff, ..]) => at += 1,
+            Some([0xff, 0xda, ..]) => break &bytes[at..],
+            // Markers that stand alone.
+            Some([0xff, 0x00 | 0x01 | 0xd0..=0xd8, ..]) => at += 2,
+            Some([0xff, _, high, low, ..]) => {
+                at += 2 + usize::from(u16::from_be_bytes([*high, *low]));
+            }
+            Some([_, _, ..]) => at += 1, // garbage between segments
+            _ => return false,
         }
-        if marker == 0xff {
-            at += 1;
-            continue;
-        }
-        at += 2 + usize::from(u16::from_be_bytes([high, low]));
-        if marker == 0xda {
-            let scan = bytes.get(at..).unwrap_or(&[]);
-            return !scan.windows(2).rev().any(|pair| pair == [0xff, 0xd9]);
+    };
+    // From the back: in a whole file it is among the last bytes.
+    scan.windows(2).rev().any(|w| w == [0xff, 0xd9])
+}
+
+/// Converts what a decoder gave to RGB: grey is repeated, alpha is dropped.
+fn convert(
+    native: &[u8],
+    color: ColorType,
+    format: ImageFormat,
+    gray16: Gray16,
+    out: &mut [u8],
+) -> Result<(), SampleError> {
+    fn each<const N: usize>(native: &[u8], out: &mut [u8], f: impl Fn(&[u8; N]) -> [u8; 3]) {
+        for (pixel, out) in native.as_chunks::<N>().0.iter().zip(out.as_chunks_mut::<3>().0) {
+            *out = f(pixel);
         }
     }
-    true
+    let wide = |low: u8, high: u8| u16::from_ne_bytes([low, high]);
+    let high = |a: u8, b: u8| (wide(a, b) >> 8) as u8;
+    // Pillow rescales 16-bit PPM colour; elsewhere it keeps the high byte.
+    let narrow = move |a: u8, b: u8| match format {
+        ImageFormat::Pnm => ((u32::from(wide(a, b)) * 255 + 32767) / 65535) as u8,
+        _ => high(a, b),
+    };
+    let gray = |a: u8, b: u8| match gray16 {
+        Gray16::Clip => wide(a, b).min(255) as u8,
+        Gray16::HighByte => high(a, b),
+    };
+    match color {
+        ColorType::L8 => each(native, out, |&[v]| [v; 3]),
+        ColorType::La8 => each(native, out, |&[v, _]| [v; 3]),
+        ColorType::Rgba8 => each(native, out, |&[r, g, b, _]| [r, g, b]),
+        ColorType::L16 => each(native, out, |&[a, b]| [gray(a, b); 3]),
+        ColorType::La16 => each(native, out, |&[a, b, _, _]| [narrow(a, b); 3]),
+        ColorType::Rgb16 => {
+            each(native, out, |&[a, b, c, d, e, f]| [narrow(a, b), narrow(c, d), narrow(e, f)])
+        }
+        ColorType::Rgba16 => each(native, out, |&[a, b, c, d, e, f, _, _]| {
+            [narrow(a, b), narrow(c, d), narrow(e, f)]
+        }),
+        other => {
+            return Err(failed(format_args!(
+                "{format:?}: pixels of type {other:?} are not supported"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// True where the orientation swaps width and height.
+fn turns(orientation: Orientation) -> bool {
+    use Orientation::*;
+    matches!(orientation, Rotate90 | Rotate270 | Rotate90FlipH | Rotate270FlipH)
+}
+
+/// Turns the `w` x `h` image `src` upright.
+fn orient(src: &[u8], (w, h): (u32, u32), orientation: Orientation, out: &mut [u8]) {
+    let (w, h) = (w as usize, h as usize);
+    let (out_w, out_h) = if turns(orientation) { (h, w) } else { (w, h) };
+    let src = src.as_chunks::<3>().0;
+    let out = out.as_chunks_mut::<3>().0;
+    for y in 0..out_h {
+        for x in 0..out_w {
+            let (from_x, from_y) = match orientation {
+                Orientation::NoTransforms => (x, y),
+                Orientation::FlipHorizontal => (w - 1 - x, y),
+                Orientation::Rotate180 => (w - 1 - x, h - 1 - y),
+                Orientation::FlipVertical => (x, h - 1 - y),
+                Orientation::Rotate90FlipH => (y, x),
+                Orientation::Rotate90 => (y, h - 1 - x),
+                Orientation::Rotate270FlipH => (w - 1 - y, h - 1 - x),
+                Orientation::Rotate270 => (w - 1 - y, x),
+            };
+            out[y * out_w + x] = src[from_y * w + from_x];
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn decode(bytes: &[u8], options: &DecodeOptions) -> Result<(u32, u32, Vec<u8>), SampleError> {
+        let source = Source::open(bytes, options)?;
+        let (w, h) = source.size();
+        let (mut rgb, mut spare) = (Vec::new(), Vec::new());
+        source.read(&mut rgb, &mut spare)?;
+        rgb.truncate(w as usize * h as usize * 3);
+        Ok((w, h, rgb))
+    }
+
+    fn error(bytes: &[u8]) -> String {
+        let error = decode(bytes, &DecodeOptions::default()).unwrap_err();
+        assert_eq!(error.stage, Stage::Decode, "{error}");
+        error.message
+    }
+
+    /// One file of every kind, by name.
+    fn fixtures() -> Vec<(String, Vec<u8>)> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pillow/images");
+        let mut files: Vec<_> = fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| {
+                let path = entry.unwrap().path();
+                (path.file_name().unwrap().to_string_lossy().into_owned(), fs::read(path).unwrap())
+            })
+            .collect();
+        files.sort();
+        files
+    }
+
+    fn fixture(name: &str) -> Vec<u8> {
+        fixtures().into_iter().find(|(n, _)| n == name).unwrap().1
+    }
+
+    #[test]
+    fn the_constant_names_the_locked_versions() {
+        let lock = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.lock");
+        let lock = fs::read_to_string(lock).unwrap();
+        for decoder in DECODER.split(", ") {
+            let (name, version) = decoder.split_once(' ').unwrap();
+            let entry = format!("name = \"{name}\"\nversion = \"{version}\"\n");
+            assert!(lock.contains(&entry), "{decoder}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_image_is_told() {
+        assert_eq!(error(b""), "the file is empty");
+        assert_eq!(error(b"<!DOCTYPE html>"), "no known image format begins with \"<!DOCTYP\"");
+        assert_eq!(error(b"qoif\0\0\0\x01\0\0\0\x01\x03\0"), "Qoi images are not supported");
+    }
+
+    #[test]
+    fn every_prefix_of_a_jpeg_is_an_error() {
+        for name in ["420.jpg", "progressive.jpg", "restart.jpg", "gray.jpg", "cmyk.jpg"] {
+            let bytes = fixture(name);
+            for len in 0..bytes.len() {
+                error(&bytes[..len]);
+            }
+        }
+    }
+
+    /// No file loses pixels silently: what still decodes lost only what follows them.
+    #[test]
+    fn a_prefix_of_any_file_is_an_error_or_has_all_pixels() {
+        let options = DecodeOptions::default();
+        let mut lost = Vec::new();
+        for (name, bytes) in fixtures() {
+            let whole = decode(&bytes, &options);
+            let wrong = (0..bytes.len())
+                .filter(|&len| {
+                    let part = decode(&bytes[..len], &options);
+                    part.is_ok() && part != whole
+                })
+                .collect::<Vec<_>>();
+            if !wrong.is_empty() {
+                lost.push((name, bytes.len(), wrong));
+            }
+        }
+        assert!(lost.is_empty(), "{lost:?}");
+    }
+
+    #[test]
+    fn garbage_after_the_end_of_a_jpeg_is_ignored() {
+        let whole = fixture("420.jpg");
+        let mut longer = whole.clone();
+        longer.extend(b"\0\0garbage\xff\xd8");
+        let options = DecodeOptions::default();
+        assert_eq!(decode(&longer, &options), decode(&whole, &options));
+    }
+
+    /// Decodes into buffers that hold `old`.
+    fn decode_over(old: u8, bytes: &[u8], options: &DecodeOptions) -> Result<Vec<u8>, SampleError> {
+        let source = Source::open(bytes, options)?;
+        let (w, h) = source.size();
+        let size = w as usize * h as usize * 8;
+        let (mut rgb, mut spare) = (vec![old; size], vec![old; size]);
+        source.read(&mut rgb, &mut spare)?;
+        rgb.truncate(w as usize * h as usize * 3);
+        Ok(rgb)
+    }
+
+    /// An early end marker passes for a whole file; the rows it costs must not be old ones.
+    #[test]
+    fn a_jpeg_that_ends_early_never_shows_what_a_buffer_held_before() {
+        let mut decoded = 0;
+        for (name, bytes) in fixtures().iter().filter(|(name, _)| name.ends_with(".jpg")) {
+            let options = DecodeOptions::default();
+            for len in 2..bytes.len() {
+                let ended = [&bytes[..len], &[0xff, 0xd9]].concat();
+                let one = decode_over(0x55, &ended, &options);
+                decoded += usize::from(one.is_ok());
+                assert!(one == decode_over(0xaa, &ended, &options), "{name}: {len} bytes");
+            }
+        }
+        assert!(decoded > 0);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4_000))]
+
+        /// Flipped bits never panic, and what decodes all the same never shows what a buffer held
+        /// before: that would depend on the worker's last sample.
+        #[test]
+        fn flipped_bits_give_an_error_or_the_same_pixels_each_time(
+            file in any::<prop::sample::Index>(),
+            flips in prop::collection::vec((any::<prop::sample::Index>(), 0u8..8), 1..8),
+        ) {
+            thread_local! {
+                static FILES: Vec<(String, Vec<u8>)> = fixtures();
+            }
+            let (name, mut bytes) = FILES.with(|files| file.get(files).clone());
+            for (at, bit) in flips {
+                let at = at.index(bytes.len());
+                bytes[at] ^= 1 << bit;
+            }
+            let options = DecodeOptions {
+                orientation: ExifOrientation::Apply,
+                max_pixels: 1 << 20,
+                max_bytes: 1 << 24,
+                ..DecodeOptions::default()
+            };
+            let one = decode_over(0x55, &bytes, &options);
+            let other = decode_over(0xaa, &bytes, &options);
+            if let Err(error) = &one {
+                prop_assert_eq!(error.stage, Stage::Decode);
+            }
+            prop_assert!(one == other, "{}", name);
+        }
+    }
+
+    /// A PNG that claims that size and holds next to nothing.
+    fn png_of_size(w: u32, h: u32) -> Vec<u8> {
+        let mut bytes = fixture("rgb.png");
+        bytes[16..20].copy_from_slice(&w.to_be_bytes());
+        bytes[20..24].copy_from_slice(&h.to_be_bytes());
+        let crc = bytes[12..29].iter().fold(!0u32, |crc, &byte| {
+            (0..8).fold(crc ^ u32::from(byte), |crc, _| {
+                (crc >> 1) ^ if crc & 1 == 1 { 0xedb8_8320 } else { 0 }
+            })
+        });
+        bytes[29..33].copy_from_slice(&(!crc).to_be_bytes());
+        bytes
+    }
+
+    #[test]
+    fn a_header_bomb_is_refused_before_anything_is_allocated() {
+        let mut bmp = fixture("rgb.bmp");
+        bmp[18..22].copy_from_slice(&60_000u32.to_le_bytes());
+        bmp[22..26].copy_from_slice(&60_000u32.to_le_bytes());
+        let mut gif = fixture("palette.gif");
+        gif[6..10].fill(0xff);
+        let mut jpeg = fixture("420.jpg");
+        let frame = jpeg.windows(2).position(|w| w == [0xff, 0xc0]).unwrap();
+        jpeg[frame + 5..frame + 9].fill(0xff);
+        for bytes in [png_of_size(100_000, 100_000), bmp, gif, jpeg] {
+            let message = error(&bytes);
+            assert!(message.contains("DecodeOptions::max_pixels"), "{message}");
+        }
+        let options = DecodeOptions { max_bytes: 1 << 20, ..DecodeOptions::default() };
+        let message = decode(&png_of_size(1_000, 1_000), &options).unwrap_err().message;
+        assert!(message.contains("DecodeOptions::max_bytes"), "{message}");
+    }
+
+    #[test]
+    fn limits_are_those_of_the_options() {
+        let bytes = fixture("rgb.png");
+        let limited = |max_pixels| DecodeOptions { max_pixels, ..DecodeOptions::default() };
+        assert!(decode(&bytes, &limited(23 * 17)).is_ok());
+        assert!(decode(&bytes, &limited(23 * 17 - 1)).is_err());
+    }
+
+    #[test]
+    fn gray_of_16_bits_keeps_its_high_byte_on_request() {
+        let options = DecodeOptions { gray16: Gray16::HighByte, ..DecodeOptions::default() };
+        let (.., rgb) = decode(&fixture("gray_16bit.png"), &options).unwrap();
+        // The fixture begins with 0, 1, 127, 255, 256, 65535.
+        let first: Vec<u8> = rgb.chunks(3).take(6).map(|p| p[0]).collect();
+        assert_eq!(first, [0, 0, 0, 0, 1, 255]);
+    }
+
+    /// A JPEG with that EXIF block.
+    fn with_exif(exif: &[u8]) -> Vec<u8> {
+        let jpeg = fixture("444.jpg");
+        let mut out = jpeg[..2].to_vec();
+        out.extend([0xff, 0xe1]);
+        out.extend((exif.len() as u16 + 8).to_be_bytes());
+        out.extend(b"Exif\0\0");
+        out.extend(exif);
+        out.extend(&jpeg[2..]);
+        out
+    }
+
+    #[test]
+    fn malformed_exif_counts_as_none() {
+        let apply =
+            DecodeOptions { orientation: ExifOrientation::Apply, ..DecodeOptions::default() };
+        let upright = decode(&fixture("444.jpg"), &apply).unwrap();
+        let header = b"II*\0\x08\0\0\0";
+        let entry = |count: u32, value: u16| {
+            let mut entry = b"\x01\0\x12\x01\x03\0".to_vec();
+            entry.extend(count.to_le_bytes());
+            entry.extend(value.to_le_bytes());
+            entry.extend([0; 6]);
+            [header.as_slice(), &entry].concat()
+        };
+        for (what, exif) in [
+            ("nothing", Vec::new()),
+            ("no header", b"garbage".to_vec()),
+            ("an offset past the end", b"II*\0\xff\xff\xff\xff".to_vec()),
+            ("a loop", b"II*\0\0\0\0\0".to_vec()),
+            ("more entries than bytes", b"II*\0\x08\0\0\0\xff\xff\x12\x01".to_vec()),
+            ("a huge count", entry(395_000_000, 6)),
+            ("an unknown value", entry(1, 77)),
+            ("a cut entry", entry(1, 6)[..15].to_vec()),
+        ] {
+            assert_eq!(decode(&with_exif(&exif), &apply).unwrap(), upright, "{what}");
+        }
+        let (w, h, _) = decode(&with_exif(&entry(1, 6)), &apply).unwrap();
+        assert_eq!((w, h), (upright.1, upright.0), "the block itself is read");
+    }
 }

@@ -1,20 +1,46 @@
-//! Files of images to tensors: decode, transform, write in place.
+//! From the bytes of an image file to a tensor in a batch: transforms as data, compiled once and
+//! planned for each sample.
 
-mod canvas;
 mod color;
 mod decode;
+mod geometry;
+pub mod ops;
 mod params;
-#[cfg(test)]
-mod parity;
 mod pipeline;
+mod plan;
 mod resize;
 mod transform;
 mod write;
 
-pub use decode::Limits;
-pub use pipeline::{ImageScratch, Pipeline, TransformError};
-pub use transform::{
-    CenterCrop, ColorJitter, Erase, Grayscale, IMAGENET_MEAN, IMAGENET_STD, Interpolation, Layout,
-    Normalize, Op, RandomCrop, RandomErasing, RandomHorizontalFlip, RandomResizedCrop,
-    RandomVerticalFlip, Resize, ResizeTo, Transform,
-};
+#[cfg(test)]
+mod pillow_tests;
+
+pub use decode::{DECODER, DecodeOptions, ExifOrientation, Gray16};
+pub use ops::Layout;
+pub use pipeline::{Pipeline, TransformError};
+pub use transform::Transform;
+
+/// Working memory of [`Pipeline::run`], kept by a worker between samples.
+#[derive(Debug, Default)]
+pub struct ImageScratch {
+    /// The image as it is now, and where the next step makes another.
+    image: Vec<u8>,
+    spare: Vec<u8>,
+    plan: plan::Plan,
+    resize: resize::Scratch,
+}
+
+impl ImageScratch {
+    /// One huge image must not hold its memory for the rest of the run: each buffer keeps at most
+    /// this, enough for photographs of 22 megapixels.
+    const KEEP: usize = 64 << 20;
+
+    fn trim(&mut self) {
+        for buffer in [&mut self.image, &mut self.spare, self.resize.between_mut()] {
+            if buffer.len() > Self::KEEP {
+                buffer.truncate(Self::KEEP);
+                buffer.shrink_to_fit();
+            }
+        }
+    }
+}

@@ -1,372 +1,373 @@
-//! A transform that was checked, ready to run.
+//! A transform that was checked: compiling it, and running it on one file.
 
 use half::{bf16, f16};
 
-use super::canvas::{Canvas, View};
-use super::decode::{Limits, decode};
-use super::params::{self, Step};
-use super::resize::ResizeScratch;
-use super::transform::{Erase, Layout, Op, RandomErasing, ResizeTo, Transform};
-use super::write::{self, Form, Target};
-use crate::dataset::{Fingerprint, Sample, SampleError, Stage};
-use crate::field::{DType, Field};
+use super::decode::{DecodeOptions, Source, room};
+use super::geometry::Rect;
+use super::ops::*;
+use super::plan::{Plan, Step};
+use super::write::{self, EraseValue, Output, Shape, Table};
+use super::{ImageScratch, Transform, color, params, resize};
+use crate::dataset::{Sample, SampleError, Stage};
+use crate::field::DType;
 
-/// The largest edge that a transform may make.
-const MAX_EDGE: u32 = 1 << 16;
-
-/// Why a [`Transform`] can't be compiled.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+/// Why a [`Transform`] can't be compiled. `op` counts from 0.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransformError {
-    /// Samples would differ in size.
+    /// Samples would differ in shape, so they can't share a batch.
     #[error(
-        "the size of the result depends on the image; add CenterCrop, RandomCrop, \
-         RandomResizedCrop or Resize::exact{}",
-        if *.resize { " (Resize::smaller_edge fixes one edge only)" } else { "" }
+        "the size of the output depends on the image; end its geometry with a fixed size: \
+         center_crop(224), random_resized_crop(224), random_crop(224) or resize((224, 224))"
     )]
-    NoFixedSize {
-        /// Whether a resize of the smaller edge is all there is.
-        resize: bool,
-    },
+    SizeNotFixed,
     /// A parameter is out of its range.
-    #[error("operation {number}, {op}: {parameter} is {value}, must be {want}")]
-    Parameter {
-        /// The operation's place in [`Transform::ops`].
-        number: usize,
-        /// Its name.
-        op: &'static str,
-        /// The parameter's name.
-        parameter: &'static str,
-        /// What it is.
-        value: String,
-        /// What it may be.
-        want: &'static str,
-    },
-    /// The operation can't come there.
-    #[error("operation {number}, {op}, comes after {after}; move it before")]
-    Order {
-        /// The operation's place in [`Transform::ops`].
-        number: usize,
-        /// Its name.
-        op: &'static str,
-        /// The operation that ends the part in which it may come.
-        after: &'static str,
-    },
-    /// The image is always too small for the crop.
+    #[error("op {op} ({name}): {what}")]
+    #[allow(missing_docs)]
+    Parameter { op: usize, name: &'static str, what: String },
+    /// An operation stands where it can't work.
+    #[error("op {op} ({name}): {what}")]
+    #[allow(missing_docs)]
+    Order { op: usize, name: &'static str, what: &'static str },
+    /// A crop of an image that is known to be smaller.
     #[error(
-        "operation {number}, RandomCrop: {want_width}x{want_height} is cut from \
-         {width}x{height}; set pad_if_needed or resize to more"
+        "op {op} (RandomCrop): {crop_height}x{crop_width} does not fit into {height}x{width}; \
+         resize to more, or set padding or pad_if_needed"
     )]
-    TooSmall {
-        /// The operation's place in [`Transform::ops`].
-        number: usize,
-        /// Columns of the crop.
-        want_width: u32,
-        /// Rows of the crop.
-        want_height: u32,
-        /// Columns of the image.
-        width: u32,
-        /// Rows of the image.
-        height: u32,
-    },
-    /// The operation and the element type of the result exclude each other.
-    #[error("{op} with a result of {dtype:?}: {why}")]
-    DType {
-        /// The operation's name, or the transform itself.
-        op: &'static str,
-        /// The element type.
-        dtype: DType,
-        /// Why not, and what to do.
-        why: &'static str,
-    },
+    #[allow(missing_docs)]
+    CropTooLarge { op: usize, crop_height: u32, crop_width: u32, height: u32, width: u32 },
 }
 
-/// Memory that is kept from image to image.
-#[derive(Debug, Default)]
-pub struct ImageScratch {
-    /// What the decoder wrote, where it is not RGB.
-    pub(super) raw: Vec<u8>,
-    /// The current image, RGB.
-    pub(super) front: Vec<u8>,
-    /// The next image.
-    pub(super) back: Vec<u8>,
-    pub(super) resize: ResizeScratch,
-    pub(super) steps: Vec<Step>,
-}
+/// No side of an output, a padding or a resize may be longer.
+const MAX_SIDE: u32 = 1 << 16;
 
-impl ImageScratch {
-    /// The most bytes of a buffer that are kept: a 12-megapixel image.
-    const KEEP: usize = 36 << 20;
-
-    /// Gives back what one giant image took.
-    fn trim(&mut self) {
-        for buffer in [&mut self.raw, &mut self.front, &mut self.back] {
-            if buffer.capacity() > Self::KEEP {
-                *buffer = Vec::new();
-            }
-        }
-        self.resize.trim(Self::KEEP);
-    }
-}
-
-/// A [`Transform`] that was checked: makes one sample of an image file's bytes.
+/// A compiled [`Transform`]: makes samples of one shape and element type out of image files.
+///
+/// It is immutable and shared between workers; what changes is in each worker's [`ImageScratch`].
 #[derive(Clone, Debug)]
 pub struct Pipeline {
-    ops: Vec<Op>,
-    /// With its number among the operations.
-    erasing: Option<(u64, RandomErasing)>,
-    size: (u32, u32),
-    dtype: DType,
-    form: Form,
-    limits: Limits,
-    fingerprint: Fingerprint,
+    decode: DecodeOptions,
+    ops: Vec<Numbered>,
+    erase: Vec<EraseValue>,
+    shape: Shape,
+    tables: Tables,
 }
 
-impl Transform {
-    /// Checks the transform and prepares it to run.
-    ///
-    /// # Errors
-    /// Where a parameter is out of its range, an operation is out of place, or the size of the
-    /// result is not fixed.
-    pub fn compile(&self) -> Result<Pipeline, TransformError> {
-        Check::default().transform(self)
+/// An operation, and its number among those that are random.
+#[derive(Clone, Debug)]
+struct Numbered {
+    op: Op,
+    draws: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Tables {
+    U8(Box<Table<u8>>),
+    F16(Box<Table<f16>>),
+    BF16(Box<Table<bf16>>),
+    F32(Box<Table<f32>>),
+}
+
+/// What is known of the image's size before it is seen.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Known {
+    Nothing,
+    SmallerEdge(u32),
+    Size(u32, u32),
+}
+
+/// What is known while walking over the operations.
+struct Checker {
+    known: Known,
+    channels: usize,
+    to: Option<To>,
+    op: usize,
+    name: &'static str,
+}
+
+impl Checker {
+    fn parameter(&self, what: impl Into<String>) -> TransformError {
+        TransformError::Parameter { op: self.op, name: self.name, what: what.into() }
     }
-}
 
-/// What is known of the image while the operations are gone through.
-#[derive(Default)]
-struct Check {
-    number: usize,
-    op: &'static str,
-    size: Option<(u32, u32)>,
-    smaller_edge: bool,
-    gray: bool,
-    /// The operation that ended the part on 8-bit levels.
-    ended: Option<&'static str>,
-    normalize: Option<(Vec<f64>, Vec<f64>)>,
-    erasing: Option<(u64, RandomErasing)>,
-}
+    fn order(&self, what: &'static str) -> TransformError {
+        TransformError::Order { op: self.op, name: self.name, what }
+    }
 
-impl Check {
-    fn transform(mut self, transform: &Transform) -> Result<Pipeline, TransformError> {
-        let dtype = transform.dtype;
-        if dtype == DType::I64 {
-            let why = "images are U8, F16, BF16 or F32";
-            return Err(TransformError::DType { op: "Transform", dtype, why });
+    fn ensure(&self, holds: bool, what: impl FnOnce() -> String) -> Result<(), TransformError> {
+        if holds { Ok(()) } else { Err(self.parameter(what())) }
+    }
+
+    fn on_pixels(&self) -> Result<(), TransformError> {
+        match self.to {
+            None => Ok(()),
+            Some(_) => Err(self.order("works on pixels; put it before `to`")),
         }
-        for (number, op) in transform.ops.iter().enumerate() {
-            (self.number, self.op) = (number, op.name());
-            self.op(op, dtype)?;
-        }
-        let size = self.size.ok_or(TransformError::NoFixedSize { resize: self.smaller_edge })?;
-        let channels = self.channels();
-        let (mean, std) = self.normalize.unwrap_or((vec![0.0; channels], vec![1.0; channels]));
-        let (mut mul, mut add) = ([0.0; 3], [0.0; 3]);
-        for c in 0..channels {
-            mul[c] = (1.0 / 255.0 / std[c]) as f32;
-            add[c] = (-mean[c] / std[c]) as f32;
-        }
-        Ok(Pipeline {
-            ops: transform.ops.clone(),
-            erasing: self.erasing,
-            size,
-            dtype,
-            form: Form { layout: transform.layout, channels, mul, add },
-            limits: transform.limits,
-            fingerprint: transform.fingerprint(),
+    }
+
+    fn on_tensor(&self) -> Result<To, TransformError> {
+        self.to.ok_or_else(|| self.order("works on tensors; put `to(dtype, layout)` before it"))
+    }
+
+    fn probability(&self, p: f64) -> Result<(), TransformError> {
+        self.ensure((0.0..=1.0).contains(&p), || format!("p = {p} is not in 0..=1"))
+    }
+
+    fn side(&self, side: u32) -> Result<(), TransformError> {
+        self.ensure((1..=MAX_SIDE).contains(&side), || {
+            format!("a side of {side} pixels is not in 1..={MAX_SIDE}")
         })
     }
 
-    fn channels(&self) -> usize {
-        if self.gray { 1 } else { 3 }
+    fn extent(&self, size: Extent) -> Result<(), TransformError> {
+        self.side(size.height)?;
+        self.side(size.width)
     }
 
-    fn op(&mut self, op: &Op, dtype: DType) -> Result<(), TransformError> {
-        if let Some(after) = self.ended {
-            let allowed = matches!(op, Op::RandomErasing(_)) && after == "Normalize";
-            if !allowed {
-                let (number, op) = (self.number, self.op);
-                return Err(TransformError::Order { number, op, after });
-            }
-        }
+    /// Bounds that hold something and lie in `low..=high`; NaN lies nowhere.
+    fn bounds(
+        &self,
+        name: &str,
+        (from, to): (f64, f64),
+        low: f64,
+        high: f64,
+    ) -> Result<(), TransformError> {
+        self.ensure(low <= from && from <= to && to <= high, || {
+            format!("{name} ({from}, {to}) is not an increasing pair in {low}..={high}")
+        })
+    }
+
+    /// Bounds that have a logarithm.
+    fn ratio(&self, bounds: (f64, f64)) -> Result<(), TransformError> {
+        self.ensure(bounds.0 > 0.0, || format!("ratio {bounds:?} must be above 0"))?;
+        self.bounds("ratio", bounds, 0.0, f64::MAX)
+    }
+
+    fn per_channel(&self, name: &str, values: &[f32]) -> Result<(), TransformError> {
+        let channels = self.channels;
+        self.ensure(values.len() == 1 || values.len() == channels, || {
+            format!("{name} has {} values; the image has {channels} channels", values.len())
+        })?;
+        self.ensure(values.iter().all(|v| v.is_finite()), || format!("{name} is not finite"))
+    }
+
+    fn fill(&self, fill: Fill) -> Result<(), TransformError> {
+        self.ensure(self.channels == 3 || matches!(fill, Fill::All(_)), || {
+            "the image has 1 channel, fill has 3".into()
+        })
+    }
+
+    fn check(&mut self, op: &Op) -> Result<(), TransformError> {
         match op {
-            Op::Resize(op) => match op.to {
-                ResizeTo::Exact { height, width } => self.fix(height, width)?,
-                ResizeTo::SmallerEdge { size, max_size } => {
-                    self.edge("size", size)?;
-                    if let Some(most) = max_size {
-                        self.edge("max_size", most)?;
-                        self.require(most > size, "max_size", most, "more than size")?;
+            Op::Resize(op) => {
+                self.on_pixels()?;
+                self.known = match op.size {
+                    Target::Exact(size) => {
+                        self.extent(size)?;
+                        self.ensure(op.max_size.is_none(), || {
+                            "max_size goes with a smaller edge, not with height and width".into()
+                        })?;
+                        Known::Size(size.width, size.height)
                     }
-                    self.smaller_edge = true;
-                    self.size = self.size.map(|have| params::resized(op.to, have));
-                    if let Some((width, height)) = self.size {
-                        self.fix(height, width)?;
+                    Target::SmallerEdge(edge) => {
+                        self.side(edge)?;
+                        if let Some(max) = op.max_size {
+                            self.side(max)?;
+                            self.ensure(max > edge, || {
+                                format!("max_size {max} must be above the smaller edge {edge}")
+                            })?;
+                        }
+                        match (self.known, op.max_size) {
+                            (Known::Size(w, h), max) => {
+                                super::geometry::resized(w, h, op.size, max)
+                                    .map_or(Known::Nothing, |(w, h)| Known::Size(w, h))
+                            }
+                            (_, None) => Known::SmallerEdge(edge),
+                            (_, Some(_)) => Known::Nothing,
+                        }
                     }
-                }
-            },
-            Op::CenterCrop(op) => self.fix(op.height, op.width)?,
-            Op::RandomResizedCrop(op) => {
-                self.fix(op.height, op.width)?;
-                self.range("scale", op.scale, 0.0, f64::MAX, "0 <= low <= high")?;
-                self.positive_range("ratio", op.ratio)?;
+                };
+            }
+            Op::CenterCrop(op) => {
+                self.on_pixels()?;
+                self.extent(op.size)?;
+                self.known = Known::Size(op.size.width, op.size.height);
             }
             Op::RandomCrop(op) => {
-                for sides in op.padding {
-                    let want = "at most 65536";
-                    self.require(sides <= MAX_EDGE, "padding", sides, want)?;
+                self.on_pixels()?;
+                self.extent(op.size)?;
+                self.fill(op.fill)?;
+                let pad = op.padding;
+                for side in [pad.left, pad.top, pad.right, pad.bottom] {
+                    self.ensure(side <= MAX_SIDE, || {
+                        format!("padding of {side} pixels is above {MAX_SIDE}")
+                    })?;
                 }
-                if let Some((width, height)) = self.size {
-                    let [left, top, right, bottom] = op.padding;
-                    let (width, height) = (width + left + right, height + top + bottom);
-                    if !op.pad_if_needed && (width < op.width || height < op.height) {
-                        return Err(TransformError::TooSmall {
-                            number: self.number,
-                            want_width: op.width,
-                            want_height: op.height,
-                            width,
-                            height,
-                        });
+                let (width, height) = (op.size.width, op.size.height);
+                let wider = |w: u32| width > w + pad.left + pad.right;
+                let higher = |h: u32| height > h + pad.top + pad.bottom;
+                let too_large = match self.known {
+                    Known::Size(w, h) => (wider(w) || higher(h)).then_some((w, h)),
+                    // Which of the two sides has that length is not known.
+                    Known::SmallerEdge(edge) => {
+                        (wider(edge) && higher(edge)).then_some((edge, edge))
                     }
+                    Known::Nothing => None,
+                };
+                if let Some((w, h)) = too_large
+                    && !op.pad_if_needed
+                {
+                    return Err(TransformError::CropTooLarge {
+                        op: self.op,
+                        crop_height: height,
+                        crop_width: width,
+                        height: h + pad.top + pad.bottom,
+                        width: w + pad.left + pad.right,
+                    });
                 }
-                self.fix(op.height, op.width)?;
+                self.known = Known::Size(op.size.width, op.size.height);
+            }
+            Op::RandomResizedCrop(op) => {
+                self.on_pixels()?;
+                self.extent(op.size)?;
+                self.bounds("scale", op.scale, 0.0, 1.0)?;
+                self.ratio(op.ratio)?;
+                self.known = Known::Size(op.size.width, op.size.height);
             }
             Op::RandomHorizontalFlip(op) => self.probability(op.p)?,
             Op::RandomVerticalFlip(op) => self.probability(op.p)?,
             Op::ColorJitter(op) => {
-                self.range("brightness", op.brightness, 0.0, f64::MAX, "0 <= low <= high")?;
-                self.range("contrast", op.contrast, 0.0, f64::MAX, "0 <= low <= high")?;
-                self.range("saturation", op.saturation, 0.0, f64::MAX, "0 <= low <= high")?;
-                self.range("hue", op.hue, -0.5, 0.5, "-0.5 <= low <= high <= 0.5")?;
+                self.on_pixels()?;
+                let high = f64::from(f32::MAX);
+                self.bounds("brightness", op.brightness, 0.0, high)?;
+                self.bounds("contrast", op.contrast, 0.0, high)?;
+                self.bounds("saturation", op.saturation, 0.0, high)?;
+                self.bounds("hue", op.hue, -0.5, 0.5)?;
             }
             Op::Grayscale(op) => {
-                let n = op.channels;
-                self.require(n == 1 || n == 3, "channels", n, "1 or 3")?;
-                self.gray = n == 1;
+                self.on_pixels()?;
+                self.channels = match op.num_output_channels {
+                    1 => 1,
+                    3 => 3,
+                    n => {
+                        return Err(
+                            self.parameter(format!("num_output_channels is {n}, it can be 1 or 3"))
+                        );
+                    }
+                };
+            }
+            Op::To(op) => {
+                if self.to.is_some() {
+                    return Err(self.order("a second `to`; give the final type in one"));
+                }
+                self.ensure(op.dtype != DType::I64, || "images can't be written as I64".into())?;
+                self.to = Some(*op);
             }
             Op::Normalize(op) => {
-                if dtype == DType::U8 {
-                    let why = "normalised values are not levels; leave it out or take F32";
-                    return Err(TransformError::DType { op: self.op, dtype, why });
+                if self.on_tensor()?.dtype == DType::U8 {
+                    return Err(self.order("works on floats; use `to` with F32, F16 or BF16"));
                 }
-                let want = "one finite number a channel (1 behind Grayscale to 1, else 3)";
-                let n = self.channels();
-                let fits = |v: &[f64]| v.len() == n && v.iter().all(|x| x.is_finite());
-                self.require(fits(&op.mean), "mean", format_args!("{:?}", op.mean), want)?;
-                let want = "one finite number above 0 a channel (1 behind Grayscale to 1, else 3)";
-                let fits = fits(&op.std) && op.std.iter().all(|&x| x > 0.0);
-                self.require(fits, "std", format_args!("{:?}", op.std), want)?;
-                self.normalize = Some((op.mean.clone(), op.std.clone()));
-                self.ended = Some(self.op);
+                self.per_channel("mean", &op.mean)?;
+                self.per_channel("std", &op.std)?;
+                self.ensure(op.std.iter().all(|&v| v != 0.0), || "std holds a 0".into())?;
             }
-            Op::RandomErasing(op) => self.erasing(op, dtype)?,
+            Op::RandomErasing(op) => {
+                let floats = self.on_tensor()?.dtype != DType::U8;
+                self.probability(op.p)?;
+                self.bounds("scale", op.scale, 0.0, 1.0)?;
+                self.ratio(op.ratio)?;
+                let values = match &op.value {
+                    Erase::Constant(value) => std::slice::from_ref(value),
+                    Erase::PerChannel(values) => values,
+                    Erase::Random if floats => &[],
+                    Erase::Random => {
+                        return Err(self.parameter("random values need a float output, not U8"));
+                    }
+                };
+                if op.value != Erase::Random {
+                    self.per_channel("value", values)?;
+                }
+                self.ensure(
+                    floats || values.iter().all(|v| v.fract() == 0.0 && (0.0..=255.0).contains(v)),
+                    || "value must be a whole number in 0..=255 for a U8 output".into(),
+                )?;
+            }
         }
         Ok(())
     }
+}
 
-    fn erasing(&mut self, op: &RandomErasing, dtype: DType) -> Result<(), TransformError> {
-        self.probability(op.p)?;
-        self.range("scale", op.scale, 0.0, 1.0, "0 <= low <= high <= 1")?;
-        self.positive_range("ratio", op.ratio)?;
-        let values: &[f64] = match &op.value {
-            Erase::Value(v) => std::slice::from_ref(v),
-            Erase::PerChannel(v) => {
-                let fits = v.len() == self.channels();
-                self.require(fits, "value", format_args!("{v:?}"), "one number a channel")?;
-                v
+impl Transform {
+    /// Checks every parameter, the order of the operations and that the output's shape is fixed,
+    /// and prepares what all samples share.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, and what to change.
+    pub fn compile(&self) -> Result<Pipeline, TransformError> {
+        let mut checker = Checker { known: Known::Nothing, channels: 3, to: None, op: 0, name: "" };
+        let (mut ops, mut normalize, mut erase) = (Vec::new(), Vec::new(), Vec::new());
+        let mut draws = 0;
+        for (at, op) in self.ops().iter().enumerate() {
+            (checker.op, checker.name) = (at, op.name());
+            checker.check(op)?;
+            match op {
+                Op::Normalize(op) => normalize.push(op.clone()),
+                Op::RandomErasing(op) => erase.push(match &op.value {
+                    Erase::Constant(value) => EraseValue::Constant([*value; 3]),
+                    Erase::PerChannel(values) => EraseValue::Constant(std::array::from_fn(|c| {
+                        values.get(c).or(values.first()).copied().unwrap_or_default()
+                    })),
+                    Erase::Random => EraseValue::Random,
+                }),
+                _ => {}
             }
-            Erase::Random if dtype == DType::U8 => {
-                let why = "normal draws are not levels; erase with a value or take F32";
-                return Err(TransformError::DType { op: self.op, dtype, why });
-            }
-            Erase::Random => &[],
+            ops.push(Numbered { op: op.clone(), draws });
+            draws += u64::from(op.is_random());
+        }
+        let Known::Size(w, h) = checker.known else {
+            return Err(TransformError::SizeNotFixed);
         };
-        for v in values {
-            self.require(v.is_finite(), "value", v, "finite")?;
-            let level = dtype != DType::U8 || (0.0..=255.0).contains(v);
-            self.require(level, "value", v, "a level 0..=255, as the result is U8")?;
-        }
-        self.erasing = Some((self.number as u64, op.clone()));
-        self.ended = Some(self.op);
-        Ok(())
-    }
-
-    /// From here on every image has that size.
-    fn fix(&mut self, height: u32, width: u32) -> Result<(), TransformError> {
-        self.edge("height", height)?;
-        self.edge("width", width)?;
-        self.size = Some((width, height));
-        Ok(())
-    }
-
-    fn edge(&self, parameter: &'static str, pixels: u32) -> Result<(), TransformError> {
-        self.require((1..=MAX_EDGE).contains(&pixels), parameter, pixels, "1..=65536 pixels")
-    }
-
-    fn probability(&self, p: f64) -> Result<(), TransformError> {
-        self.require((0.0..=1.0).contains(&p), "p", p, "within 0..=1")
-    }
-
-    fn positive_range(
-        &self,
-        parameter: &'static str,
-        range: (f64, f64),
-    ) -> Result<(), TransformError> {
-        self.range(parameter, range, f64::MIN_POSITIVE, f64::MAX, "0 < low <= high")
-    }
-
-    fn range(
-        &self,
-        parameter: &'static str,
-        (low, high): (f64, f64),
-        least: f64,
-        most: f64,
-        want: &'static str,
-    ) -> Result<(), TransformError> {
-        let fits = least <= low && low <= high && high <= most;
-        self.require(fits, parameter, format_args!("({low}, {high})"), want)
-    }
-
-    fn require(
-        &self,
-        holds: bool,
-        parameter: &'static str,
-        value: impl std::fmt::Display,
-        want: &'static str,
-    ) -> Result<(), TransformError> {
-        if holds {
-            return Ok(());
-        }
-        let (number, op, value) = (self.number, self.op, value.to_string());
-        Err(TransformError::Parameter { number, op, parameter, value, want })
+        let to = checker.to.unwrap_or(To { dtype: DType::U8, layout: Layout::Nchw });
+        let tables = match to.dtype {
+            DType::F16 => Tables::F16(write::float_table(&normalize)),
+            DType::BF16 => Tables::BF16(write::float_table(&normalize)),
+            DType::F32 => Tables::F32(write::float_table(&normalize)),
+            DType::U8 | DType::I64 => Tables::U8(write::raw_table()),
+        };
+        let shape =
+            Shape { channels: checker.channels, w: w as usize, h: h as usize, layout: to.layout };
+        Ok(Pipeline { decode: *self.decode_options(), ops, erase, shape, tables })
     }
 }
 
 impl Pipeline {
-    /// The field that holds the result: `image`, of shape `[channels, height, width]` or
-    /// `[height, width, channels]`.
-    pub fn field(&self) -> Field {
-        let (width, height) = (self.size.0 as usize, self.size.1 as usize);
-        let channels = self.form.channels;
-        let shape = match self.form.layout {
-            Layout::Nchw => [channels, height, width],
-            Layout::Nhwc => [height, width, channels],
+    /// The element type and the shape of a sample: `[channels, height, width]` for NCHW,
+    /// `[height, width, channels]` for NHWC.
+    pub fn field(&self) -> (DType, Vec<usize>) {
+        let dtype = match self.tables {
+            Tables::U8(_) => DType::U8,
+            Tables::F16(_) => DType::F16,
+            Tables::BF16(_) => DType::BF16,
+            Tables::F32(_) => DType::F32,
         };
-        Field::new("image", self.dtype, shape)
+        let Shape { channels, w, h, layout } = self.shape;
+        let shape = match layout {
+            Layout::Nchw => vec![channels, h, w],
+            Layout::Nhwc => vec![h, w, channels],
+        };
+        (dtype, shape)
     }
 
-    /// That of the [`Transform`].
-    pub fn fingerprint(&self) -> Fingerprint {
-        self.fingerprint
-    }
-
-    /// Makes a sample of an image file's `bytes` in `out`, the memory of [`field`](Self::field) in
-    /// this machine's byte order, aligned to its element. All of it is overwritten.
+    /// Makes the sample of the image file `bytes` in `out`, whose content is overwritten.
+    ///
+    /// `out` has the bytes of one sample of [`field`](Self::field), aligned for its element type.
+    /// Randomness comes from [`Sample::draws`] alone, numbered by the random operations in order.
+    /// `scratch` keeps the working memory, so that a worker which has seen its largest image
+    /// allocates only what the decoder and the resize filter's weights need.
     ///
     /// # Errors
-    /// Where the bytes are not an image that can be decoded within the limits, the image can't be
-    /// transformed, or `out` has the wrong length or alignment. What `out` holds then is
-    /// unspecified.
+    /// Where the file is not an image that can be decoded within the limits, where a crop does not
+    /// fit the image, or where `out` has the wrong length or alignment.
     pub fn run(
         &self,
         bytes: &[u8],
@@ -374,75 +375,404 @@ impl Pipeline {
         scratch: &mut ImageScratch,
         out: &mut [u8],
     ) -> Result<(), SampleError> {
-        let result = match self.dtype {
-            DType::U8 => self.run_as::<u8>(bytes, sample, scratch, out),
-            DType::F16 => self.run_as::<f16>(bytes, sample, scratch, out),
-            DType::BF16 => self.run_as::<bf16>(bytes, sample, scratch, out),
-            DType::F32 => self.run_as::<f32>(bytes, sample, scratch, out),
-            DType::I64 => Err(SampleError::new(Stage::Write, "images are not I64")),
-        };
+        let source = Source::open(bytes, &self.decode)?;
+        let size = source.size();
+        let mut plan = std::mem::take(&mut scratch.plan);
+        let result = self.draw(&mut plan, size, sample).and_then(|()| {
+            source.read(&mut scratch.image, &mut scratch.spare)?;
+            let width = self.apply(&plan, size, scratch)?;
+            self.write(&mut plan, scratch, width, out)
+        });
+        scratch.plan = plan;
         scratch.trim();
         result
     }
 
-    fn run_as<T: Target>(
+    /// Plans the sample: draws its parameters and works out its geometry.
+    pub(super) fn draw(
         &self,
-        bytes: &[u8],
+        plan: &mut Plan,
+        (w, h): (u32, u32),
         sample: &Sample,
-        scratch: &mut ImageScratch,
-        out: &mut [u8],
     ) -> Result<(), SampleError> {
-        let (width, height) = self.size;
-        let elements = width as usize * height as usize * self.form.channels;
-        let given = out.len();
-        let out: &mut [T] = bytemuck::try_cast_slice_mut(out)
-            .ok()
-            .filter(|out: &&mut [T]| out.len() == elements)
-            .ok_or_else(|| {
-                SampleError::new(
-                    Stage::Write,
-                    format_args!(
-                        "the image needs {elements} aligned elements of {:?}, given {given} bytes",
-                        self.dtype
-                    ),
-                )
-            })?;
-        let size = decode(bytes, self.limits, &mut scratch.raw, &mut scratch.front)?;
-        let (pixels, view) = self.transform(size, sample, scratch)?;
-        write::write(pixels, &view, &self.form, out);
-        self.erase(sample, out);
+        let too_large = || {
+            let message = format_args!("the {w}x{h} image would become too large");
+            SampleError::new(Stage::Transform, message)
+        };
+        let fits = |fits: bool| if fits { Ok(()) } else { Err(too_large()) };
+        plan.start(w, h);
+        let mut erased = 0;
+        for Numbered { op, draws } in &self.ops {
+            let draws = || sample.draws(*draws);
+            match op {
+                Op::Resize(op) => fits(plan.resize(op.size, op.max_size, op.interpolation))?,
+                Op::CenterCrop(op) => fits(plan.center_crop(op.size))?,
+                Op::RandomCrop(op) => {
+                    fits(random_crop_padding(plan, op))?;
+                    let (w, h) = plan.size();
+                    let crop = params::random_crop(&mut draws(), w, h, op.size);
+                    plan.crop(crop.ok_or_else(|| {
+                        SampleError::new(
+                            Stage::Transform,
+                            format_args!(
+                                "RandomCrop of {}x{} from an image of {h}x{w} (height x width); \
+                                 set pad_if_needed, or resize first",
+                                op.size.height, op.size.width
+                            ),
+                        )
+                    })?);
+                }
+                Op::RandomResizedCrop(op) => {
+                    let (w, h) = plan.size();
+                    plan.crop(params::random_resized_crop(&mut draws(), w, h, op));
+                    fits(plan.resize(Target::Exact(op.size), None, op.interpolation))?;
+                }
+                Op::RandomHorizontalFlip(op) => plan.flip(draws().chance(op.p), false),
+                Op::RandomVerticalFlip(op) => plan.flip(false, draws().chance(op.p)),
+                Op::ColorJitter(op) => {
+                    params::color_jitter(&mut draws(), op).for_each(|adjust| plan.adjust(adjust));
+                }
+                Op::Grayscale(_) => plan.adjust(params::Adjust::Gray),
+                Op::To(_) | Op::Normalize(_) => {}
+                Op::RandomErasing(op) => {
+                    let (w, h) = plan.size();
+                    let mut draws = draws();
+                    if let Some(rect) = params::random_erasing(&mut draws, w, h, op) {
+                        plan.erase(rect, erased, draws);
+                    }
+                    erased += 1;
+                }
+            }
+        }
+        plan.finish();
         Ok(())
     }
 
-    /// Takes the steps on the image in `scratch.front`.
-    fn transform<'a>(
+    /// Takes the decoded image in `scratch.image` through the plan's steps, and gives the width of
+    /// what is in `scratch.image` then.
+    pub(super) fn apply(
         &self,
-        size: (u32, u32),
-        sample: &Sample,
-        scratch: &'a mut ImageScratch,
-    ) -> Result<(&'a [u8], View), SampleError> {
-        let mut steps = std::mem::take(&mut scratch.steps);
-        steps.clear();
-        let planned = params::steps(&self.ops, size, sample, &mut steps);
-        let mut canvas = Canvas::new(scratch, size, self.limits.max_pixels);
-        let taken = planned.and_then(|_| steps.iter().try_for_each(|&step| canvas.apply(step)));
-        canvas.keep_steps(steps);
-        taken?;
-        canvas.finish()
+        plan: &Plan,
+        (mut width, mut height): (u32, u32),
+        scratch: &mut ImageScratch,
+    ) -> Result<u32, SampleError> {
+        let ImageScratch { image, spare, resize, .. } = scratch;
+        for step in &plan.steps {
+            let src = &mut image[..width as usize * height as usize * 3];
+            let made = match step {
+                Step::Adjust(rect, adjust) => {
+                    color::apply(src, width, *rect, *adjust);
+                    continue;
+                }
+                Step::Resize(step) => {
+                    let dst = self.space(spare, step.window, resize::working_bytes(step))?;
+                    resize::resize(resize, src, (width, height), step, dst)
+                        .map_err(|e| SampleError::new(Stage::Transform, e))?;
+                    step.window
+                }
+                Step::Pad(step) => {
+                    let dst = self.space(spare, step.window, 0)?;
+                    resize::pad(resize, src, width, step, dst);
+                    step.window
+                }
+            };
+            std::mem::swap(image, spare);
+            (width, height) = (made.w, made.h);
+        }
+        Ok(width)
     }
 
-    fn erase<T: Target>(&self, sample: &Sample, out: &mut [T]) {
-        let Some((number, op)) = &self.erasing else { return };
-        let mut draws = sample.draws(*number);
-        let Some(part) = params::random_erasing(op, self.size, &mut draws) else { return };
-        match &op.value {
-            Erase::Value(v) => write::erase(out, &self.form, self.size, part, |_| *v as f32),
-            Erase::PerChannel(v) => {
-                write::erase(out, &self.form, self.size, part, |c| v[c] as f32);
+    /// Room for an image of the size of `made`, where that and `more` bytes are within the limit.
+    fn space<'a>(
+        &self,
+        buffer: &'a mut Vec<u8>,
+        made: Rect,
+        more: u64,
+    ) -> Result<&'a mut [u8], SampleError> {
+        let own = u64::from(made.w) * u64::from(made.h) * 3;
+        let bytes = own.saturating_add(more);
+        if bytes > self.decode.max_bytes {
+            let limit = self.decode.max_bytes;
+            return Err(SampleError::new(
+                Stage::Transform,
+                format_args!(
+                    "resizing or padding to {}x{} takes {bytes} bytes, more than the limit of \
+                     {limit} (DecodeOptions::max_bytes)",
+                    made.w, made.h
+                ),
+            ));
+        }
+        Ok(room(buffer, own as usize))
+    }
+
+    pub(super) fn write(
+        &self,
+        plan: &mut Plan,
+        scratch: &ImageScratch,
+        width: u32,
+        out: &mut [u8],
+    ) -> Result<(), SampleError> {
+        match &self.tables {
+            Tables::U8(table) => self.write_as(plan, scratch, width, table, out),
+            Tables::F16(table) => self.write_as(plan, scratch, width, table, out),
+            Tables::BF16(table) => self.write_as(plan, scratch, width, table, out),
+            Tables::F32(table) => self.write_as(plan, scratch, width, table, out),
+        }
+    }
+
+    fn write_as<T: Output>(
+        &self,
+        plan: &mut Plan,
+        scratch: &ImageScratch,
+        width: u32,
+        table: &Table<T>,
+        out: &mut [u8],
+    ) -> Result<(), SampleError> {
+        let have = out.len();
+        let out: &mut [T] = bytemuck::try_cast_slice_mut(out).map_err(|e| {
+            SampleError::new(Stage::Write, format_args!("{have} bytes as {:?}: {e}", T::DTYPE))
+        })?;
+        let shape = self.shape;
+        let want = shape.channels * shape.w * shape.h;
+        if out.len() != want {
+            let message = format_args!("{} elements of space for a sample of {want}", out.len());
+            return Err(SampleError::new(Stage::Write, message));
+        }
+        write::image(&scratch.image, width, plan.view, plan.flip, shape, table, out);
+        for erase in &mut plan.erase {
+            write::erase(erase.rect, shape, &self.erase[erase.value], &mut erase.draws, out);
+        }
+        Ok(())
+    }
+}
+
+/// Pads for a random crop: first as asked, then what is still missing, on both sides.
+fn random_crop_padding(plan: &mut Plan, op: &RandomCrop) -> bool {
+    let (w, h) = plan.size();
+    let pad = op.padding;
+    let missing = |side: u32, before: u32, after: u32, want: u32| {
+        if op.pad_if_needed { want.saturating_sub(side + before + after) } else { 0 }
+    };
+    let x = missing(w, pad.left, pad.right, op.size.width);
+    let y = missing(h, pad.top, pad.bottom, op.size.height);
+    plan.pad([pad, Padding::from((x, y))], op.fill, op.padding_mode)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn fixed() -> Transform {
+        Transform::new().center_crop(8)
+    }
+
+    fn floats() -> Transform {
+        fixed().to(DType::F32, Layout::Nchw)
+    }
+
+    fn message(transform: Transform) -> String {
+        transform.compile().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn an_open_size_is_refused_with_what_to_add() {
+        for open in [
+            Transform::new(),
+            Transform::new().resize(256),
+            Transform::new().random_horizontal_flip(0.5).to(DType::F32, Layout::Nchw),
+            Transform::new().then(Resize::new(256).max_size(300)),
+        ] {
+            assert_eq!(open.compile().unwrap_err(), TransformError::SizeNotFixed);
+        }
+        assert!(message(Transform::new().resize(256)).contains("center_crop(224)"));
+    }
+
+    #[test]
+    fn a_smaller_edge_of_a_known_size_is_a_known_size() {
+        let shape = |t: Transform| t.compile().unwrap().field().1;
+        assert_eq!(shape(Transform::new().center_crop((30, 60)).resize(20)), [3, 20, 40]);
+        let limited = Transform::new().center_crop((30, 60)).then(Resize::new(20).max_size(30));
+        assert_eq!(shape(limited), [3, 15, 30]);
+    }
+
+    #[test]
+    fn the_field_is_what_was_asked_for() {
+        let field = |t: Transform| t.compile().unwrap().field();
+        assert_eq!(field(Transform::new().resize((4, 6))), (DType::U8, vec![3, 4, 6]));
+        assert_eq!(
+            field(Transform::new().resize((4, 6)).grayscale(1).to(DType::BF16, Layout::Nhwc)),
+            (DType::BF16, vec![4, 6, 1])
+        );
+        let eval = field(Transform::imagenet_eval(224));
+        assert_eq!(eval, (DType::F32, vec![3, 224, 224]));
+        assert_eq!(field(Transform::imagenet_train(224)), eval);
+    }
+
+    #[test]
+    fn a_parameter_out_of_range_is_refused_by_name() {
+        let rrc = RandomResizedCrop::new(8);
+        let rgb = Fill::Rgb([1, 2, 3]);
+        for (transform, part) in [
+            (fixed().random_horizontal_flip(-0.1), "p = -0.1"),
+            (fixed().random_vertical_flip(1.1), "p = 1.1"),
+            (fixed().random_vertical_flip(f64::NAN), "p = NaN"),
+            (Transform::new().center_crop(0), "a side of 0"),
+            (Transform::new().resize(1 << 17), "a side of 131072"),
+            (Transform::new().then(Resize::new(8).max_size(8)), "max_size 8"),
+            (Transform::new().then(Resize::new((8, 8)).max_size(9)), "max_size goes with"),
+            (Transform::new().then(rrc.scale(0.9, 0.1)), "scale (0.9, 0.1)"),
+            (Transform::new().then(rrc.scale(-0.1, 1.0)), "scale (-0.1, 1)"),
+            (Transform::new().then(rrc.scale(0.5, 1.5)), "scale (0.5, 1.5)"),
+            (Transform::new().then(rrc.ratio(-1.0, 1.0)), "ratio (-1.0, 1.0) must be above 0"),
+            (Transform::new().then(rrc.ratio(1.0, f64::INFINITY)), "ratio (1, inf)"),
+            (fixed().color_jitter(-0.1, 0.0, 0.0, 0.0), "brightness (1.1, 0.9)"),
+            (fixed().color_jitter(0.0, f64::NAN, 0.0, 0.0), "contrast"),
+            (fixed().color_jitter(0.0, 0.0, 0.0, 0.6), "hue (-0.6, 0.6)"),
+            (fixed().grayscale(2), "num_output_channels is 2"),
+            (fixed().grayscale(1).then(RandomCrop::new(8).fill(rgb)), "fill has 3"),
+            (Transform::new().then(RandomCrop::new(8).padding(1 << 20)), "padding of 1048576"),
+            (fixed().to(DType::I64, Layout::Nchw), "I64"),
+            (floats().normalize([0.5, 0.5], [1.0]), "mean has 2 values"),
+            (floats().normalize([0.5], [0.0]), "std holds a 0"),
+            (floats().normalize([f32::NAN], [1.0]), "mean is not finite"),
+            (floats().random_erasing(2.0), "p = 2"),
+            (
+                fixed()
+                    .grayscale(1)
+                    .to(DType::F32, Layout::Nchw)
+                    .then(RandomErasing::new(0.5).value([0.0, 1.0, 2.0])),
+                "value has 3 values",
+            ),
+            (
+                fixed()
+                    .to(DType::U8, Layout::Nchw)
+                    .then(RandomErasing::new(0.5).value(Erase::Random)),
+                "random values need a float",
+            ),
+            (
+                fixed().to(DType::U8, Layout::Nchw).then(RandomErasing::new(0.5).value(0.5)),
+                "whole number",
+            ),
+        ] {
+            let error = transform.compile().unwrap_err();
+            assert!(matches!(error, TransformError::Parameter { .. }), "{error}");
+            assert!(error.to_string().contains(part), "{error} should name {part}");
+        }
+    }
+
+    #[test]
+    fn an_op_out_of_order_is_refused_with_its_place() {
+        for (transform, start) in [
+            (fixed().normalize([0.5], [0.5]), "op 1 (Normalize): works on tensors"),
+            (fixed().random_erasing(0.5), "op 1 (RandomErasing): works on tensors"),
+            (floats().center_crop(4), "op 2 (CenterCrop): works on pixels"),
+            (floats().color_jitter(0.1, 0.0, 0.0, 0.0), "op 2 (ColorJitter): works on pixels"),
+            (floats().to(DType::U8, Layout::Nchw), "op 2 (To): a second"),
+            (
+                fixed().to(DType::U8, Layout::Nchw).normalize([0.5], [0.5]),
+                "op 2 (Normalize): works on floats",
+            ),
+        ] {
+            assert!(message(transform.clone()).starts_with(start), "{}", message(transform));
+        }
+        assert!(floats().random_horizontal_flip(0.5).normalize([0.5], [0.5]).compile().is_ok());
+    }
+
+    #[test]
+    fn a_crop_that_can_never_fit_is_refused() {
+        let too_large =
+            |t: Transform| matches!(t.compile(), Err(TransformError::CropTooLarge { .. }));
+        assert!(too_large(fixed().random_crop(9)));
+        assert!(too_large(fixed().random_crop((4, 9))));
+        assert!(too_large(Transform::new().resize(8).random_crop(9)));
+        // One side of the image may well be long enough.
+        assert!(!too_large(Transform::new().resize(8).random_crop((4, 9))));
+        assert!(!too_large(fixed().then(RandomCrop::new(9).padding((1, 1, 0, 0)))));
+        assert!(!too_large(fixed().then(RandomCrop::new(9).pad_if_needed(true))));
+        assert!(!too_large(Transform::new().random_crop(9)));
+    }
+
+    #[test]
+    fn only_random_ops_number_the_draws() {
+        let draws =
+            |t: Transform| t.compile().unwrap().ops.iter().map(|op| op.draws).collect::<Vec<_>>();
+        assert_eq!(draws(Transform::imagenet_train(8)), [0, 1, 2, 2]);
+        assert_eq!(
+            draws(Transform::new().resize(9).random_crop(8).random_vertical_flip(0.5)),
+            [0, 0, 1]
+        );
+    }
+
+    /// What every step reads and makes must be there, and the view must be the output.
+    fn check(plan: &Plan, (mut w, mut h): (u32, u32), shape: Shape) -> Result<(), String> {
+        let inside = |r: Rect, w: u32, h: u32| {
+            r.w > 0
+                && r.h > 0
+                && u64::from(r.x) + u64::from(r.w) <= u64::from(w)
+                && u64::from(r.y) + u64::from(r.h) <= u64::from(h)
+        };
+        for step in &plan.steps {
+            let fits = match step {
+                Step::Resize(step) => {
+                    let fits =
+                        inside(step.from, w, h) && inside(step.window, step.full.0, step.full.1);
+                    (w, h) = (step.window.w, step.window.h);
+                    fits
+                }
+                Step::Pad(step) => {
+                    let fits = inside(step.from, w, h);
+                    (w, h) = (step.window.w, step.window.h);
+                    fits
+                }
+                Step::Adjust(rect, _) => inside(*rect, w, h),
+            };
+            if !fits {
+                return Err(format!("{step:?} of {w}x{h}"));
             }
-            Erase::Random => write::erase(out, &self.form, self.size, part, |_| {
-                params::normal(&mut draws) as f32
-            }),
+        }
+        let view = plan.view;
+        if !inside(view, w, h) || (view.w as usize, view.h as usize) != (shape.w, shape.h) {
+            return Err(format!("{view:?} of {w}x{h}"));
+        }
+        Ok(())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(10_000))]
+
+        #[test]
+        fn any_image_size_gives_exactly_the_shape(
+            w in prop_oneof![1u32..40, 200u32..300, 1u32..65_536],
+            h in prop_oneof![1u32..40, 200u32..300, 1u32..65_536],
+            index in any::<u64>(),
+        ) {
+            thread_local! {
+                static PIPELINES: [Pipeline; 3] = [
+                    Transform::imagenet_train(224),
+                    Transform::imagenet_eval(224),
+                    Transform::new()
+                        .random_horizontal_flip(0.5)
+                        .then(Resize::new(40).max_size(60))
+                        .then(RandomCrop::new((224, 220)).padding((3, 1, 0, 2)).pad_if_needed(true))
+                        .color_jitter(0.1, 0.1, 0.1, 0.1)
+                        .random_vertical_flip(0.5)
+                        .center_crop(211)
+                        .random_resized_crop(224),
+                ].map(|t| t.compile().unwrap());
+            }
+            let sample = Sample { index, epoch: 0, seed: 0, occurrence: 0 };
+            PIPELINES.with(|pipelines| {
+                for pipeline in pipelines {
+                    let mut plan = Plan::default();
+                    pipeline.draw(&mut plan, (w, h), &sample).unwrap();
+                    if let Err(wrong) = check(&plan, (w, h), pipeline.shape) {
+                        prop_assert!(false, "{}x{}: {}", w, h, wrong);
+                    }
+                }
+                Ok(())
+            })?;
         }
     }
 }

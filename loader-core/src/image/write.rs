@@ -1,153 +1,178 @@
-//! The last pass: flip, normalise, convert and lay out straight into the batch.
+//! The final pass: flip, normalise, convert and lay out, straight into the sample's place in the
+//! batch.
 //!
-//! Rows go through a small block on the stack, so that the conversions are plain loops over slices
-//! which the compiler vectorises.
+//! A pixel has 256 values a channel, so whatever is done to it is a table. That keeps the result
+//! bit-equal to torchvision's `f32` arithmetic (a fused multiply-add is not), costs the same
+//! for every element type, and takes any number of normalisations.
 
-use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-use super::canvas::{View, row};
-use super::params::Rect;
-use super::transform::Layout;
+use super::geometry::{Flip, Rect};
+use super::ops::{Layout, Normalize};
+use super::params::Normal;
+use crate::field::Element;
+use crate::rng::Draws;
 
-/// Pixels that are converted at a time.
-const BLOCK: usize = 64;
+/// What is written for each value of each channel.
+pub(super) type Table<T> = [[T; 256]; 3];
 
-/// The form of the result. Values are `level * mul + add`, a pair a channel.
-#[derive(Clone, Debug)]
-pub(crate) struct Form {
-    pub(crate) layout: Layout,
-    pub(crate) channels: usize,
-    pub(crate) mul: [f32; 3],
-    pub(crate) add: [f32; 3],
+/// An element type that can be written.
+pub(super) trait Output: Element {
+    fn from_f32(value: f32) -> Self;
 }
 
-impl Form {
-    /// Where the elements of a row's pixels lie: for every channel of the tensor's planes.
-    fn index(&self, (width, height): (usize, usize), channel: usize, y: usize, x: usize) -> usize {
-        match self.layout {
-            Layout::Nchw => (channel * height + y) * width + x,
-            Layout::Nhwc => (y * width + x) * self.channels + channel,
-        }
-    }
-}
-
-/// An element type that the last pass can make of levels.
-pub(crate) trait Target: bytemuck::Pod {
-    /// Converts `levels * mul + add`.
-    fn affine(levels: &[u8], mul: f32, add: f32, out: &mut [Self]);
-    /// The same with the values of three channels in turn.
-    fn affine3(levels: &[[u8; 3]], mul: [f32; 3], add: [f32; 3], out: &mut [Self]);
-    /// Rounds one value.
-    fn from_value(value: f32) -> Self;
-}
-
-impl Target for u8 {
-    fn affine(levels: &[u8], _: f32, _: f32, out: &mut [Self]) {
-        out.copy_from_slice(levels);
-    }
-
-    fn affine3(levels: &[[u8; 3]], _: [f32; 3], _: [f32; 3], out: &mut [Self]) {
-        out.copy_from_slice(levels.as_flattened());
-    }
-
-    fn from_value(value: f32) -> Self {
+impl Output for u8 {
+    fn from_f32(value: f32) -> Self {
         value as u8
     }
 }
 
-impl Target for f32 {
-    fn affine(levels: &[u8], mul: f32, add: f32, out: &mut [Self]) {
-        for (to, &v) in out.iter_mut().zip(levels) {
-            *to = f32::from(v) * mul + add;
-        }
+impl Output for f16 {
+    fn from_f32(value: f32) -> Self {
+        Self::from_f32(value)
     }
+}
 
-    fn affine3(levels: &[[u8; 3]], mul: [f32; 3], add: [f32; 3], out: &mut [Self]) {
-        for (to, v) in out.as_chunks_mut::<3>().0.iter_mut().zip(levels) {
-            *to = std::array::from_fn(|c| f32::from(v[c]) * mul[c] + add[c]);
-        }
+impl Output for bf16 {
+    fn from_f32(value: f32) -> Self {
+        Self::from_f32(value)
     }
+}
 
-    fn from_value(value: f32) -> Self {
+impl Output for f32 {
+    fn from_f32(value: f32) -> Self {
         value
     }
 }
 
-macro_rules! half_target {
-    ($half:ty) => {
-        impl Target for $half {
-            fn affine(levels: &[u8], mul: f32, add: f32, out: &mut [Self]) {
-                let mut values = [0f32; BLOCK];
-                let values = &mut values[..levels.len()];
-                f32::affine(levels, mul, add, values);
-                out.convert_from_f32_slice(values);
-            }
+/// The table of raw values.
+pub(super) fn raw_table() -> Box<Table<u8>> {
+    Box::new([std::array::from_fn(|v| v as u8); 3])
+}
 
-            fn affine3(levels: &[[u8; 3]], mul: [f32; 3], add: [f32; 3], out: &mut [Self]) {
-                let mut values = [0f32; BLOCK * 3];
-                let values = &mut values[..levels.len() * 3];
-                f32::affine3(levels, mul, add, values);
-                out.convert_from_f32_slice(values);
-            }
+/// The table of values scaled to `[0, 1]`, then normalised.
+pub(super) fn float_table<T: Output>(normalize: &[Normalize]) -> Box<Table<T>> {
+    let pick = |values: &[f32], channel: usize| {
+        values.get(if values.len() == 1 { 0 } else { channel }).copied()
+    };
+    Box::new(std::array::from_fn(|channel| {
+        std::array::from_fn(|v| {
+            let scaled = v as f32 / 255.0;
+            T::from_f32(normalize.iter().fold(scaled, |v, n| {
+                // A grey pipeline has one mean; the channels that it does not write stay as is.
+                match (pick(&n.mean, channel), pick(&n.std, channel)) {
+                    (Some(mean), Some(std)) => (v - mean) / std,
+                    _ => v,
+                }
+            }))
+        })
+    }))
+}
 
-            fn from_value(value: f32) -> Self {
-                Self::from_f32(value)
+/// What a sample looks like in memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    pub(super) channels: usize,
+    pub(super) w: usize,
+    pub(super) h: usize,
+    pub(super) layout: Layout,
+}
+
+/// Writes `view` of the RGB image of that `width`; `out` has `shape.channels * view.w * view.h`
+/// elements.
+pub(super) fn image<T: Output>(
+    src: &[u8],
+    width: u32,
+    view: Rect,
+    flip: Flip,
+    shape: Shape,
+    table: &Table<T>,
+    out: &mut [T],
+) {
+    let Shape { channels, w, h, layout } = shape;
+    let rows = (0..h).map(|y| {
+        let y = view.y as usize + if flip.vertical { h - 1 - y } else { y };
+        let pixels = &src[(y * width as usize + view.x as usize) * 3..][..w * 3];
+        pixels.as_chunks::<3>().0
+    });
+    let [red, green, blue] = table;
+    match (channels, layout) {
+        (1, _) => {
+            for (row, out) in rows.zip(out.chunks_exact_mut(w)) {
+                each(row, flip, out.iter_mut(), |&[r, ..], out| *out = red[r as usize]);
             }
         }
-    };
-}
-half_target!(f16);
-half_target!(bf16);
-
-/// Writes what is in view to `out`, whose length is that of the result.
-pub(crate) fn write<T: Target>(pixels: &[u8], view: &View, form: &Form, out: &mut [T]) {
-    let size = view.region.size();
-    let size = (size.0 as usize, size.1 as usize);
-    let mut block = [[0u8; 3]; BLOCK];
-    let mut plane = [0u8; BLOCK];
-    for y in 0..view.region.height {
-        let from_y = if view.flip_vertical { view.region.height - 1 - y } else { y };
-        let from = row(pixels, view.stored, view.region, from_y).as_chunks::<3>().0;
-        let y = y as usize;
-        for x in (0..size.0).step_by(BLOCK) {
-            let n = BLOCK.min(size.0 - x);
-            let levels = if view.flip_horizontal {
-                let end = size.0 - x;
-                let mirrored = from[end - n..end].iter().rev();
-                block.iter_mut().zip(mirrored).for_each(|(to, from)| *to = *from);
-                &block[..n]
-            } else {
-                &from[x..x + n]
-            };
-            if form.layout == Layout::Nhwc && form.channels == 3 {
-                let at = form.index(size, 0, y, x);
-                T::affine3(levels, form.mul, form.add, &mut out[at..at + n * 3]);
-                continue;
+        (_, Layout::Nhwc) => {
+            for (row, out) in rows.zip(out.chunks_exact_mut(w * 3)) {
+                let out = out.as_chunks_mut::<3>().0;
+                each(row, flip, out.iter_mut(), |&[r, g, b], out| {
+                    *out = [red[r as usize], green[g as usize], blue[b as usize]];
+                });
             }
-            for c in 0..form.channels {
-                let plane = &mut plane[..n];
-                plane.iter_mut().zip(levels).for_each(|(to, from)| *to = from[c]);
-                let at = form.index(size, c, y, x);
-                T::affine(plane, form.mul[c], form.add[c], &mut out[at..at + n]);
+        }
+        (_, Layout::Nchw) => {
+            let (out_r, rest) = out.split_at_mut(w * h);
+            let (out_g, out_b) = rest.split_at_mut(w * h);
+            let out = out_r
+                .chunks_exact_mut(w)
+                .zip(out_g.chunks_exact_mut(w))
+                .zip(out_b.chunks_exact_mut(w));
+            for (row, ((out_r, out_g), out_b)) in rows.zip(out) {
+                let out = out_r.iter_mut().zip(out_g).zip(out_b);
+                each(row, flip, out, |&[r, g, b], ((out_r, out_g), out_b)| {
+                    *out_r = red[r as usize];
+                    *out_g = green[g as usize];
+                    *out_b = blue[b as usize];
+                });
             }
         }
     }
 }
 
-/// Overwrites a rectangle of the result, channel by channel, row by row; `value` is told the channel.
-pub(crate) fn erase<T: Target>(
-    out: &mut [T],
-    form: &Form,
-    size: (u32, u32),
-    part: Rect,
-    mut value: impl FnMut(usize) -> f32,
+/// Calls `f` on every pixel of a row and its place.
+fn each<O>(
+    row: &[[u8; 3]],
+    flip: Flip,
+    out: impl Iterator<Item = O>,
+    mut f: impl FnMut(&[u8; 3], O),
 ) {
-    let size = (size.0 as usize, size.1 as usize);
-    for c in 0..form.channels {
-        for y in part.y..part.y + part.height {
-            for x in part.x..part.x + part.width {
-                out[form.index(size, c, y as usize, x as usize)] = T::from_value(value(c));
+    // Two loops, so that neither decides the direction pixel by pixel.
+    if flip.horizontal {
+        row.iter().rev().zip(out).for_each(|(pixel, out)| f(pixel, out));
+    } else {
+        row.iter().zip(out).for_each(|(pixel, out)| f(pixel, out));
+    }
+}
+
+/// What an erased rectangle is filled with, by channel.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum EraseValue {
+    Constant([f32; 3]),
+    Random,
+}
+
+/// Fills `rect` of a written sample.
+pub(super) fn erase<T: Output>(
+    rect: Rect,
+    shape: Shape,
+    value: &EraseValue,
+    draws: &mut Draws,
+    out: &mut [T],
+) {
+    let Shape { channels, w, h, layout } = shape;
+    let mut normal = Normal::new(draws);
+    for channel in 0..channels {
+        for y in rect.y as usize..(rect.y + rect.h) as usize {
+            for x in rect.x as usize..(rect.x + rect.w) as usize {
+                let value = match value {
+                    EraseValue::Constant(values) => values[channel],
+                    EraseValue::Random => normal.next(),
+                };
+                let at = match layout {
+                    Layout::Nchw => (channel * h + y) * w + x,
+                    Layout::Nhwc => (y * w + x) * channels + channel,
+                };
+                out[at] = T::from_f32(value);
             }
         }
     }

@@ -1,260 +1,439 @@
-"""Makes the expectations that the image tests compare with, by Pillow and torchvision.
+"""Writes what Pillow and torchvision make of known images, for the tests in src/image.
 
-    python generate.py
+    python loader-core/tests/pillow/generate.py
 
-writes cases.json, cases.bin, draws.json and files/ beside itself. Inputs come from `level`, an
-integer formula that the tests compute too, or are the small files in files/.
+Needs torch, torchvision, Pillow and numpy. The stored files were made with the versions that
+`versions.json` names. Everything is seeded; only lossy images depend on the codec's version.
 """
 
 import io
 import json
 import math
-import pathlib
-import random
+import struct
+import warnings
+import zlib
+from pathlib import Path
 
 import numpy as np
 import PIL
 import torch
 import torchvision
-from PIL import Image, ImageEnhance
-from torchvision import transforms as T
-from torchvision.transforms import functional as F
+import torchvision.transforms as T
+import torchvision.transforms.functional as F
+from PIL import Image
 
-HERE = pathlib.Path(__file__).parent
-FILTERS = {
-    "nearest": Image.Resampling.NEAREST,
-    "bilinear": Image.Resampling.BILINEAR,
-    "bicubic": Image.Resampling.BICUBIC,
-    "lanczos": Image.Resampling.LANCZOS,
+HERE = Path(__file__).parent
+MODES = {
+    "nearest": T.InterpolationMode.NEAREST,
+    "bilinear": T.InterpolationMode.BILINEAR,
+    "bicubic": T.InterpolationMode.BICUBIC,
+    "lanczos": T.InterpolationMode.LANCZOS,
 }
-MODES = {name: T.InterpolationMode(name) for name in FILTERS}
 
 
-def level(x, y, c, seed):
-    h = (x * 73856093) ^ (y * 19349663) ^ (c * 83492791) ^ (seed * 2654435761)
-    h &= 0xFFFFFFFF
-    h ^= h >> 13
-    h = h * 0x5BD1E995 & 0xFFFFFFFF
-    h ^= h >> 15
-    return (x * 5 + y * 3 + c * 40) % 192 + (h & 63)
+def pattern(w, h):
+    """The test image: integer formulas that the Rust tests repeat, rough enough to be hard."""
+    y, x = np.mgrid[0:h, 0:w].astype(np.int64)
+    r = x * x * 3 // 16 + y * 5
+    g = ((x ^ y) * 9) + (x * y) // 7
+    b = np.where((x // 5 + y // 3) % 2 == 0, x * 2 + y, 255 - y * 3)
+    return Image.fromarray((np.stack([r, g, b], 2) & 255).astype(np.uint8))
 
 
-def picture(width, height, seed):
-    data = bytes(level(x, y, c, seed) for y in range(height) for x in range(width) for c in range(3))
-    return Image.frombytes("RGB", (width, height), data)
+def picks(n):
+    """Which of n values are stored: all, or 64 spread ones and the last."""
+    return list(range(n)) if n <= 64 else [i * 2654435761 % n for i in range(64)] + [n - 1]
 
 
-blob = bytearray()
-cases = []
+def sampled(img):
+    """Width, height and the picked pixels of an image as hex."""
+    a = np.asarray(img.convert("RGB")).reshape(-1, 3)
+    return {"w": img.width, "h": img.height, "pixels": a[picks(len(a))].tobytes().hex()}
 
 
-def case(kind, name, size, seed, what, result):
-    """`what` is a list of steps or operations; `result` an image or an array of float32."""
-    data = result.tobytes()
-    shape = [result.height, result.width] if isinstance(result, Image.Image) else list(result.shape)
-    cases.append(
-        dict(kind=kind, name=name, size=size, seed=seed, what=what, shape=shape, at=len(blob), bytes=len(data))
-    )
-    blob.extend(data)
+def apply(img, step):
+    (name, v), = step.items()
+    if name == "crop":
+        x, y, w, h = v
+        return F.crop(img, y, x, h, w)
+    if name == "resize":
+        size = v["size"] if isinstance(v["size"], int) else list(v["size"])
+        return F.resize(img, size, MODES[v["interpolation"]], v.get("max_size"))
+    if name == "center_crop":
+        return F.center_crop(img, v)
+    if name == "pad":
+        for p in v["padding"]:
+            img = F.pad(img, p, tuple(v["fill"]), v["mode"])
+        return img
+    if name == "flip":
+        img = F.hflip(img) if v[0] else img
+        return F.vflip(img) if v[1] else img
+    if name == "gray":
+        return F.rgb_to_grayscale(img, 3)
+    return getattr(F, "adjust_" + name)(img, v)
 
 
-def steps():
-    rng = random.Random(5)
-    for number in range(160):
-        name = list(FILTERS)[number % 4]
-        w, h = rng.randint(1, 90), rng.randint(1, 90)
-        seed = number
-        image = picture(w, h, seed)
-        what = []
-        if number % 3:
-            cw, ch = rng.randint(1, w), rng.randint(1, h)
-            x, y = rng.randint(0, w - cw), rng.randint(0, h - ch)
-            what.append({"Crop": dict(x=x, y=y, width=cw, height=ch)})
-            image = image.crop((x, y, x + cw, y + ch))
-        to = rng.randint(1, 20), rng.randint(1, 20)
-        what.append({"Resize": [*to, name]})
-        image = image.resize(to, FILTERS[name])
-        if number % 5 == 0:
-            # A crop behind a resize: only the window is computed.
-            cw, ch = rng.randint(1, to[0]), rng.randint(1, to[1])
-            x, y = rng.randint(0, to[0] - cw), rng.randint(0, to[1] - ch)
-            what.append({"Crop": dict(x=x, y=y, width=cw, height=ch)})
-            image = image.crop((x, y, x + cw, y + ch))
-        case("steps", f"resize {name}", [w, h], seed, what, image)
-    # As large as in training, few.
-    for number, name in enumerate(["bilinear", "bicubic", "lanczos"]):
-        w, h = [(500, 375), (333, 500), (300, 300)][number]
-        box = [(37, 11, 410, 300), (0, 120, 200, 380), (10, 20, 60, 70)][number]
-        image = picture(w, h, number).crop(box).resize((56, 56), FILTERS[name])
-        crop = dict(x=box[0], y=box[1], width=box[2] - box[0], height=box[3] - box[1])
-        case("steps", f"resize {name}", [w, h], number, [{"Crop": crop}, {"Resize": [56, 56, name]}], image)
-    # Flips before a crop, a resize and padding.
-    image = picture(40, 31, 7)
-    mirrored = F.vflip(F.hflip(image))
-    crop = dict(x=3, y=5, width=20, height=17)
-    part = mirrored.crop((3, 5, 23, 22))
-    flips = ["FlipHorizontal", "FlipVertical", {"Crop": crop}]
-    case("steps", "flips", [40, 31], 7, flips, part)
-    case("steps", "flips", [40, 31], 7, flips + ["FlipHorizontal"], F.hflip(part))
-    padded = F.pad(F.hflip(image), [1, 2, 3, 4], fill=(9, 8, 7))
-    case("steps", "pad", [40, 31], 7, ["FlipHorizontal", {"Pad": [[1, 2, 3, 4], [9, 8, 7]]}], padded)
+def pixel_cases():
+    rng = np.random.default_rng(1)
+    integer = lambda low, high: int(rng.integers(low, high + 1))
+    cases = []
+
+    def case(w, h, *steps):
+        img = pattern(w, h)
+        for step in steps:
+            img = apply(img, step)
+        cases.append({"image": [w, h], "steps": list(steps), **sampled(img)})
+
+    # RandomResizedCrop with given parameters: a crop, then a resize.
+    for i in range(320):
+        w, h = integer(8, 400), integer(8, 400)
+        cw, ch = integer(1, w), integer(1, h)
+        size = [integer(1, 240), integer(1, 240)] if i % 2 else [224, 224]
+        case(
+            w,
+            h,
+            {"crop": [integer(0, w - cw), integer(0, h - ch), cw, ch]},
+            {"resize": {"size": size, "interpolation": list(MODES)[i % 4]}},
+        )
+    # Resize, then CenterCrop, which here makes only the visible part.
+    for i in range(120):
+        edge = integer(8, 256)
+        resize = {"size": edge, "interpolation": list(MODES)[i % 4]}
+        if i % 5 == 0:
+            resize["max_size"] = edge + integer(1, 60)
+        crop = [integer(1, edge + 20), integer(1, edge + 20)]
+        case(integer(20, 500), integer(20, 500), {"resize": resize}, {"center_crop": crop})
+    for w, h in [(500, 375), (375, 500), (333, 500), (256, 256), (224, 300), (64, 48)]:
+        for mode in MODES:
+            case(
+                w,
+                h,
+                {"resize": {"size": 256, "interpolation": mode}},
+                {"center_crop": [224, 224]},
+            )
+    # Flips before other geometry.
+    for i in range(40):
+        w, h = integer(16, 200), integer(16, 200)
+        case(
+            w,
+            h,
+            {"flip": [bool(i & 1), bool(i & 2)]},
+            {"crop": [integer(0, 7), integer(0, 7), w - 8, h - 8]},
+            {"resize": {"size": integer(5, 99), "interpolation": list(MODES)[i // 4 % 4]}},
+            {"center_crop": [integer(3, 99), integer(3, 99)]},
+        )
+    for w, h in [(5, 9), (9, 5), (40, 31), (3, 3)]:
+        for size in [(4, 4), (7, 7), (8, 8), (33, 12)]:
+            case(w, h, {"center_crop": list(size)})
+            case(w, h, {"flip": [True, True]}, {"center_crop": list(size)})
+    for mode in ["constant", "edge", "reflect", "symmetric"]:
+        for padding in [[2], [1, 2], [4, 3, 2, 1]]:
+            for flip in [False, True]:
+                case(
+                    11,
+                    8,
+                    {"flip": [flip, False]},
+                    {
+                        "pad": {
+                            "padding": [padding, [3, 0]],
+                            "fill": [10, 20, 30],
+                            "mode": mode,
+                        }
+                    },
+                    {"crop": [1, 1, 12, 7]},
+                )
+    # Colour, on sizes that are not a multiple of anything.
+    factors = [0.0, 0.2, 0.6, 0.999, 1.0, 1.3, 1.7, 3.5]
+    for name in ["brightness", "contrast", "saturation"]:
+        for factor in factors:
+            case(61, 47, {name: factor})
+    for hue in [-0.5, -0.31, -0.1, -0.003, 0.0, 0.01, 0.1, 0.27, 0.5]:
+        case(61, 47, {"hue": hue})
+    case(61, 47, {"gray": None})
+    for _ in range(24):
+        steps = [
+            {"brightness": float(np.float32(rng.uniform(0.4, 1.6)))},
+            {"contrast": float(np.float32(rng.uniform(0.4, 1.6)))},
+            {"saturation": float(np.float32(rng.uniform(0.4, 1.6)))},
+            {"hue": float(rng.uniform(-0.2, 0.2))},
+        ]
+        rng.shuffle(steps)
+        case(97, 83, {"crop": [10, 20, 71, 51]}, *steps)
+    return cases
 
 
 def colors():
-    image = picture(24, 20, 3)
-    for factor in [0.0, 0.3, 0.77, 1.0, 1.4, 2.5]:
-        for step, change in [
-            ("Brightness", F.adjust_brightness),
-            ("Contrast", F.adjust_contrast),
-            ("Saturation", F.adjust_saturation),
-        ]:
-            case("steps", step, [24, 20], 3, [{step: factor}], change(image, factor))
-    for factor in [-0.5, -0.31, -0.02, 0.0, 0.1, 0.25, 0.5]:
-        case("steps", "Hue", [24, 20], 3, [{"Hue": factor}], F.adjust_hue(image, factor))
-    both = F.adjust_hue(F.adjust_contrast(F.adjust_brightness(image, 1.3), 0.6), 0.07)
-    case("steps", "jitter", [24, 20], 3, [{"Brightness": 1.3}, {"Contrast": 0.6}, {"Hue": 0.07}], both)
-    case("steps", "Grayscale", [24, 20], 3, ["Grayscale"], F.to_grayscale(image, 3))
-
-
-def operations():
-    def op(name, size, what, transform):
-        case("ops", name, size, 11, what, transform(picture(*size, 11)))
-
-    def smaller(size, max_size, name):
-        to = {"SmallerEdge": dict(size=size, max_size=max_size)}
-        return {"Resize": dict(to=to, interpolation=name)}
-
-    for size in [[40, 31], [17, 50], [5, 3]]:
-        for edge, most in [(15, None), (15, 22), (7, 8)]:
-            # The tests fix the size by a crop of the same size, as the result must have one.
-            resize = T.Resize(edge, max_size=most)
-            w, h = resize(picture(*size, 11)).size
-            what = [smaller(edge, most, "bilinear"), {"CenterCrop": dict(height=h, width=w)}]
-            op("Resize", size, what, resize)
-        for h, w in [(9, 12), (12, 9), (24, 33)]:
-            op("CenterCrop", size, [{"CenterCrop": dict(height=h, width=w)}], T.CenterCrop((h, w)))
-    for size in [[60, 45]]:
-        for name in FILTERS:
-            what = [smaller(32, None, name), {"CenterCrop": dict(height=28, width=28)}]
-            op("eval", size, what, T.Compose([T.Resize(32, interpolation=MODES[name]), T.CenterCrop(28)]))
-    # Cropping to the padded size leaves nothing to chance.
-    crop = dict(height=26, width=34, padding=[3, 1, 2, 4], pad_if_needed=False, fill=[200, 100, 50])
-    op("RandomCrop", [29, 21], [{"RandomCrop": crop}], T.RandomCrop((26, 34), padding=(3, 1, 2, 4), fill=(200, 100, 50)))
-
-
-def values():
-    mean, std = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
-    image = picture(13, 9, 2)
-    tensor = T.ToTensor()(image)
-    case("values", "ToTensor", [13, 9], 2, [], tensor.numpy())
-    normal = T.Normalize(mean, std)(tensor)
-    case("values", "Normalize", [13, 9], 2, [{"Normalize": dict(mean=mean, std=std)}], normal.numpy())
-    gray = T.Normalize([0.4], [0.3])(T.ToTensor()(F.to_grayscale(image, 1)))
-    what = [{"Grayscale": dict(channels=1)}, {"Normalize": dict(mean=[0.4], std=[0.3])}]
-    case("values", "Grayscale", [13, 9], 2, what, gray.numpy())
-    erased = F.erase(normal, 2, 3, 4, 6, torch.tensor([0.5, -1.0, 2.0])[:, None, None])
-    case("erase", "erase", [13, 9], 2, [2, 3, 4, 6], erased.numpy())
-
-
-def files():
-    folder = HERE / "files"
-    folder.mkdir(exist_ok=True)
-    w, h = 25, 19
-    rgb = picture(w, h, 21)
-    smooth = rgb.resize((9, 7), Image.Resampling.BOX).resize((w, h), Image.Resampling.BICUBIC)
-    gray = rgb.convert("L")
-    alpha = rgb.copy()
-    alpha.putalpha(gray)
-    deep = np.array(gray).astype(np.uint16) * 256 + 77
-
-    def save(name, image, **options):
-        out = io.BytesIO()
-        image.save(out, **options)
-        store(name, out.getvalue())
-
-    def store(name, data, result=None):
-        (folder / name).write_bytes(data)
-        if result is None:
-            image = Image.open(io.BytesIO(data))
-            result = image.convert("RGB")
-        case("file", name, [w, h], 0, [], result)
-
-    save("gray.jpg", smooth.convert("L"), format="JPEG", quality=90)
-    for name, sampling in [("444", 0), ("422", 1), ("420", 2)]:
-        save(f"ycc{name}.jpg", smooth, format="JPEG", quality=90, subsampling=sampling)
-    save("progressive.jpg", smooth, format="JPEG", quality=85, progressive=True)
-    save("restart.jpg", smooth, format="JPEG", quality=85, restart_marker_blocks=2)
-    save("rgb.jpg", smooth, format="JPEG", quality=92, keep_rgb=True)
-    save("cmyk.jpg", smooth.convert("CMYK"), format="JPEG", quality=92)
-    save("rgb.png", rgb, format="PNG")
-    save("rgba.png", alpha, format="PNG")
-    save("gray.png", gray, format="PNG")
-    save("gray_alpha.png", alpha.convert("LA"), format="PNG")
-    save("gray1.png", gray.convert("1"), format="PNG")
-    palette = smooth.quantize(13)
-    save("palette4.png", palette, format="PNG", bits=4)
-    save("palette8.png", smooth.quantize(200), format="PNG")
-    save("palette_transparent.png", palette, format="PNG", transparency=bytes(range(0, 260, 20)))
-    # Pillow clips or shifts 16-bit gray depending on its version; the rule here is the upper byte.
-    out = io.BytesIO()
-    Image.fromarray(deep).save(out, format="PNG")
-    store("gray16.png", out.getvalue(), gray.convert("RGB"))
-    save("palette.gif", palette, format="GIF")
-    save("rgb.bmp", rgb, format="BMP")
-    save("palette.bmp", palette, format="BMP")
-    save("rgb.tif", rgb, format="TIFF", compression="tiff_lzw")
-    save("gray.tif", gray, format="TIFF")
-    save("lossless.webp", rgb, format="WEBP", lossless=True)
-    save("lossy.webp", smooth, format="WEBP", quality=90)
-    save("rgb.ppm", rgb, format="PPM")
-    save("gray.pgm", gray, format="PPM")
-
-
-def draws():
-    """Empirical distribution functions, as pairs of a value and the share of draws up to it."""
-    torch.manual_seed(1)
-    n = 60_000
-    out = {}
-
-    def add(name, values):
-        values = np.sort(np.array(values, dtype=np.float64))
-        points = sorted({float(values[int(q * n)]) for q in np.linspace(0.05, 0.95, 19)})
-        out[name] = [[p, float((values <= p).mean())] for p in points]
-
-    for w, h in [(500, 375), (90, 400), (1000, 100)]:
-        image = torch.zeros(1).expand(3, h, w)
-        rows = [T.RandomResizedCrop.get_params(image, (0.08, 1.0), (3 / 4, 4 / 3)) for _ in range(n)]
-        i, j, ch, cw = np.array(rows, dtype=np.float64).T
-        for name, values in dict(area=ch * cw / (h * w), ratio=cw / ch, x=j, y=i, width=cw).items():
-            add(f"RandomResizedCrop {w}x{h} {name}", values)
-    image = torch.zeros(1).expand(3, 64, 96)
-    rows = [T.RandomErasing.get_params(image, (0.02, 0.33), (0.3, 3.3), [0.0])[:4] for _ in range(n)]
-    i, j, ch, cw = np.array(rows, dtype=np.float64).T
-    for name, values in dict(area=ch * cw / (64 * 96), ratio=ch / cw, x=j, y=i).items():
-        add(f"RandomErasing 96x64 {name}", values)
-    rows = [T.RandomCrop.get_params(torch.zeros(1).expand(3, 40, 48), (32, 32)) for _ in range(n)]
-    i, j, _, _ = np.array(rows, dtype=np.float64).T
-    add("RandomCrop 48x40 x", j)
-    add("RandomCrop 48x40 y", i)
-    jitter = T.ColorJitter(0.4, 0.3, 0.2, 0.1)
-    rows = [
-        T.ColorJitter.get_params(jitter.brightness, jitter.contrast, jitter.saturation, jitter.hue) for _ in range(n)
+    """A checksum of each adjustment of an image of a million colours."""
+    i = np.arange(1 << 20)
+    rgb = np.stack([i & 255, (i >> 8) & 255, (i >> 16) * 17], 1).astype(np.uint8)
+    img = Image.fromarray(rgb.reshape(1024, 1024, 3))
+    steps = [
+        *({"hue": v} for v in [-0.4, -0.05, 0.0, 0.17, 0.5]),
+        *({"saturation": v} for v in [0.0, 0.3, 0.77, 1.9]),
+        *({name: v} for name in ["brightness", "contrast"] for v in [0.3, 0.77, 1.9]),
+        {"gray": None},
     ]
-    for at, name in enumerate(["brightness", "contrast", "saturation", "hue"], 1):
-        add(f"ColorJitter {name}", [row[at] for row in rows])
-        add(f"ColorJitter {name} place", [row[0].tolist().index(at - 1) for row in rows])
+    weights = np.arange(3 << 20, dtype=np.uint64) % np.uint64(65521) + np.uint64(1)
+    out = []
+    for step in steps:
+        values = np.asarray(apply(img, step)).ravel().astype(np.uint64)
+        out.append({"steps": [step], "checksum": int((values * weights).sum())})
     return out
 
 
+def tensor_cases():
+    mean, std = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+    cases = []
+    for w, h, rect, value in [
+        (31, 23, None, None),
+        (31, 23, [5, 3, 10, 12], [0.0]),
+        (31, 23, [0, 0, 31, 1], [1.5]),
+        (16, 40, [15, 39, 1, 1], [0.25, -0.5, 2.0]),
+    ]:
+        t = F.normalize(F.to_tensor(pattern(w, h)), mean, std)
+        if rect:
+            x, y, ew, eh = rect
+            t = F.erase(t, y, x, eh, ew, torch.tensor(value)[:, None, None])
+        flat = t.numpy().ravel()
+        values = flat[picks(flat.size)].astype("<f4").tobytes().hex()
+        cases.append({"w": w, "h": h, "rect": rect, "value": value, "values": values})
+    return cases
+
+
+def summary(values):
+    a = np.asarray(values, dtype=np.float64)
+    quantiles = np.quantile(a, [0.05, 0.25, 0.5, 0.75, 0.95])
+    return {
+        "mean": float(a.mean()),
+        "std": float(a.std()),
+        "quantiles": [float(q) for q in quantiles],
+    }
+
+
+def distributions():
+    """Summaries of what get_params draws; each number of a case is a share of the image's."""
+    torch.manual_seed(0)
+    n = 20000
+    out = {"draws": n, "random_resized_crop": [], "random_crop": [], "random_erasing": []}
+    for h, w, scale, ratio in [
+        (400, 500, (0.08, 1.0), (3 / 4, 4 / 3)),
+        (500, 333, (0.08, 1.0), (3 / 4, 4 / 3)),
+        (100, 1000, (0.08, 1.0), (3 / 4, 4 / 3)),
+        (300, 300, (0.5, 0.9), (1.0, 2.0)),
+        (32, 32, (0.3, 1.0), (0.5, 2.0)),
+    ]:
+        img = torch.zeros(3, h, w)
+        p = np.array([T.RandomResizedCrop.get_params(img, scale, ratio) for _ in range(n)], float)
+        i, j, ch, cw = p.T
+        out["random_resized_crop"].append(
+            {
+                "image": [h, w],
+                "scale": scale,
+                "ratio": ratio,
+                "area": summary(ch * cw / (h * w)),
+                "log_aspect": summary(np.log(cw / ch)),
+                "center_y": summary((i + ch / 2) / h),
+                "center_x": summary((j + cw / 2) / w),
+            }
+        )
+    for h, w, size in [(40, 40, (32, 32)), (300, 500, (224, 200))]:
+        img = torch.zeros(3, h, w)
+        p = np.array([T.RandomCrop.get_params(img, size) for _ in range(n)], float)
+        out["random_crop"].append(
+            {"image": [h, w], "size": size, "y": summary(p[:, 0]), "x": summary(p[:, 1])}
+        )
+    for h, w, scale, ratio in [
+        (224, 224, (0.02, 0.33), (0.3, 3.3)),
+        (64, 200, (0.1, 0.8), (0.3, 3.3)),
+    ]:
+        img = torch.zeros(3, h, w)
+        erased = []
+        for _ in range(n):
+            i, j, eh, ew, v = T.RandomErasing.get_params(img, scale, ratio, [0.0])
+            if v is not img:
+                erased.append((i, j, eh, ew))
+        i, j, eh, ew = np.array(erased, float).T
+        out["random_erasing"].append(
+            {
+                "image": [h, w],
+                "scale": scale,
+                "ratio": ratio,
+                "found": len(erased) / n,
+                "area": summary(eh * ew / (h * w)),
+                "log_aspect": summary(np.log(eh / ew)),
+                "center_y": summary((i + eh / 2) / h),
+                "center_x": summary((j + ew / 2) / w),
+            }
+        )
+    jitter = T.ColorJitter(0.4, 0.3, 1.2, 0.1)
+    drawn = [
+        T.ColorJitter.get_params(jitter.brightness, jitter.contrast, jitter.saturation, jitter.hue)
+        for _ in range(n)
+    ]
+    out["color_jitter"] = {
+        "factors": [0.4, 0.3, 1.2, 0.1],
+        "place": [summary([int((d[0] == op).nonzero()) for d in drawn]) for op in range(4)],
+        "drawn": [summary([d[1 + op] for d in drawn]) for op in range(4)],
+    }
+    return out
+
+
+def png(color_type, depth, rows, width, extra=b""):
+    """A PNG of raw rows, for the kinds that Pillow does not write."""
+
+    def chunk(kind, data):
+        crc = struct.pack(">I", zlib.crc32(kind + data))
+        return struct.pack(">I", len(data)) + kind + data + crc
+
+    header = struct.pack(">IIBBBBB", width, len(rows), depth, color_type, 0, 0, 0)
+    data = zlib.compress(b"".join(b"\0" + row for row in rows))
+    chunks = chunk(b"IHDR", header) + extra + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + chunks, chunk
+
+
+def decode_files():
+    """Files of all kinds with what `convert("RGB")` makes of them."""
+    rng = np.random.default_rng(2)
+    rgb = pattern(23, 17)
+    files = {}
+
+    def save(name, img, format, **options):
+        buffer = io.BytesIO()
+        img.save(buffer, format, **options)
+        files[name] = buffer.getvalue()
+
+    gray, rgba = rgb.convert("L"), rgb.copy()
+    rgba.putalpha(gray)
+    palette = rgb.quantize(37)
+    la = Image.merge("LA", (gray, rgb.getchannel(2)))
+    save("rgb.png", rgb, "PNG")
+    save("gray.png", gray, "PNG")
+    save("rgba.png", rgba, "PNG")
+    save("gray_alpha.png", la, "PNG")
+    save("bilevel.png", gray.convert("1"), "PNG")
+    save("palette.png", palette, "PNG")
+    save("palette_4bit.png", rgb.quantize(13), "PNG")
+    save("palette_transparent.png", palette, "PNG", transparency=3)
+    save("palette_translucent.png", palette, "PNG", transparency=bytes(range(0, 250, 10)))
+    save("rgb_transparent.png", rgb, "PNG", transparency=rgb.getpixel((2, 2)))
+    save("gray_transparent.png", gray, "PNG", transparency=gray.getpixel((2, 2)))
+    a16 = rng.integers(0, 65536, (17, 23), dtype=np.uint16)
+    a16[0, :6] = [0, 1, 127, 255, 256, 65535]
+    save("gray_16bit.png", Image.fromarray(a16), "PNG")
+    for kind, color_type, channels in [("rgb", 2, 3), ("gray_alpha", 4, 2), ("rgba", 6, 4)]:
+        values = rng.integers(0, 65536, (9, 7 * channels), dtype=np.uint16)
+        rows = [row.astype(">u2").tobytes() for row in values]
+        files[f"{kind}_16bit.png"], chunk = png(color_type, 16, rows, 7)
+    for depth in [2, 4]:
+        rows = [rng.bytes(math.ceil(11 * depth / 8)) for _ in range(5)]
+        files[f"gray_{depth}bit.png"], _ = png(0, depth, rows, 11)
+    save("palette.gif", palette, "GIF")
+    save("transparent.gif", palette, "GIF", transparency=3)
+    frames = [rgb.quantize(16), gray.quantize(16)]
+    save("animated.gif", frames[0], "GIF", save_all=True, append_images=frames[1:])
+    save("interlaced.gif", gray, "GIF", interlace=1)
+    save("rgb.bmp", rgb, "BMP")
+    save("gray.bmp", gray, "BMP")
+    save("palette.bmp", palette, "BMP")
+    save("bilevel.bmp", gray.convert("1"), "BMP")
+    save("rgba.bmp", rgba, "BMP")
+    for name, img in [("rgb", rgb), ("gray", gray), ("rgba", rgba), ("cmyk", rgb.convert("CMYK"))]:
+        save(f"{name}.tif", img, "TIFF")
+    save("rgb_lzw.tif", rgb, "TIFF", compression="tiff_lzw")
+    save("rgb_deflate.tif", rgb, "TIFF", compression="tiff_adobe_deflate")
+    save("bilevel.tif", gray.convert("1"), "TIFF")
+    save("gray_16bit.tif", Image.fromarray(a16), "TIFF")
+    save("rgb.webp", rgb, "WEBP", lossless=True)
+    save("rgba.webp", rgba, "WEBP", lossless=True, exact=True)
+    save("lossy.webp", rgb, "WEBP", quality=80)
+    save("rgb.ppm", rgb, "PPM")
+    save("gray.pgm", gray, "PPM")
+    save("bilevel.pbm", gray.convert("1"), "PPM")
+    samples = [0, 1, 50, 99, 100, 7]
+    files["ascii_maxval_100.pgm"] = b"P2\n# text\n3 2\n100\n" + " ".join(map(str, samples)).encode()
+    files["maxval_100.pgm"] = b"P5 3 2 100\n" + bytes(samples)
+    wide = np.array([0, 127, 128, 255, 256, 385, 386, 65534, 65535], ">u2")
+    files["gray_16bit.pgm"] = b"P5 3 3 65535\n" + wide.tobytes()
+    files["rgb_16bit.ppm"] = b"P6 3 1 65535\n" + wide.tobytes()
+
+    # Smooth, so that what differs is the rule and not the rounding of the codec.
+    y, x = np.mgrid[0:29, 0:37]
+    smooth = Image.fromarray(
+        np.stack([x * 6, y * 8, 255 - (x * 3 + y * 4)], 2).clip(0, 255).astype(np.uint8)
+    )
+    cmyk = Image.merge("CMYK", [*smooth.split(), smooth.convert("L").point(lambda v: v // 2)])
+    save("420.jpg", smooth, "JPEG", quality=95, subsampling="4:2:0")
+    save("422.jpg", smooth, "JPEG", quality=95, subsampling="4:2:2")
+    save("444.jpg", smooth, "JPEG", quality=95, subsampling="4:4:4")
+    save("progressive.jpg", smooth, "JPEG", quality=95, progressive=True)
+    save("restart.jpg", smooth, "JPEG", quality=95, restart_marker_blocks=2)
+    save("gray.jpg", smooth.convert("L"), "JPEG", quality=95)
+    save("rgb.jpg", smooth, "JPEG", quality=95, keep_rgb=True)
+    save("cmyk.jpg", cmyk, "JPEG", quality=95)
+    # The same file with another Adobe transform, and without the marker.
+    adobe = files["cmyk.jpg"].index(b"Adobe")
+    ycck = bytearray(files["cmyk.jpg"])
+    ycck[adobe + 11] = 2
+    files["ycck.jpg"] = bytes(ycck)
+    plain = files["cmyk.jpg"]
+    files["cmyk_without_adobe.jpg"] = plain[: adobe - 4] + plain[adobe + 12 :]
+    files["png_named.jpg"] = files["rgb.png"]
+
+    out = {}
+    for name, data in files.items():
+        (HERE / "images" / name).write_bytes(data)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            img = Image.open(io.BytesIO(data)).convert("RGB")
+        out[name] = sampled(img)
+    return out
+
+
+def orientations():
+    """The eight EXIF orientations of an image, in each format that holds them."""
+    out = {}
+    from PIL import ImageOps
+
+    y, x = np.mgrid[0:12, 0:20]
+    img = Image.fromarray(np.stack([x * 12, y * 20, x * 0 + 99], 2).astype(np.uint8))
+    for format, options in [
+        ("JPEG", {"quality": 100, "subsampling": "4:4:4"}),
+        ("PNG", {}),
+        ("WEBP", {"lossless": True}),
+        ("TIFF", {}),
+    ]:
+        for value in range(1, 9):
+            exif = Image.Exif()
+            exif[0x112] = value
+            buffer = io.BytesIO()
+            img.save(buffer, format, exif=exif, **options)
+            name = f"{format.lower()}_{value}"
+            turned = ImageOps.exif_transpose(Image.open(io.BytesIO(buffer.getvalue())))
+            out[name] = {"file": buffer.getvalue().hex(), **sampled(turned)}
+    return out
+
+
+def write(name, value):
+    if isinstance(value, list):
+        text = "[\n" + ",\n".join(json.dumps(v) for v in value) + "\n]\n"
+    else:
+        lines = (f"{json.dumps(k)}: {json.dumps(v)}" for k, v in value.items())
+        text = "{\n" + ",\n".join(lines) + "\n}\n"
+    (HERE / name).write_text(text)
+
+
 if __name__ == "__main__":
-    steps()
-    colors()
-    operations()
-    values()
-    files()
-    made_by = f"Pillow {PIL.__version__}, torchvision {torchvision.__version__}"
-    (HERE / "cases.bin").write_bytes(blob)
-    lines = ",\n".join(json.dumps(c, separators=(",", ":")) for c in cases)
-    (HERE / "cases.json").write_text(f'{{"made_by":"{made_by}","cases":[\n{lines}\n]}}\n')
-    lines = ",\n".join(f"{json.dumps(k)}:{json.dumps(v, separators=(',', ':'))}" for k, v in draws().items())
-    (HERE / "draws.json").write_text(f"{{\n{lines}\n}}\n")
+    (HERE / "images").mkdir(exist_ok=True)
+    write("pixels.json", pixel_cases())
+    write("colors.json", colors())
+    write("tensors.json", tensor_cases())
+    write("distributions.json", distributions())
+    write("images.json", decode_files())
+    write("orientations.json", orientations())
+    versions = {
+        "Pillow": PIL.__version__,
+        "torch": torch.__version__.split("+")[0],
+        "torchvision": torchvision.__version__.split("+")[0],
+        "numpy": np.__version__,
+    }
+    write("versions.json", versions)

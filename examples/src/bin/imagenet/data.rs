@@ -5,10 +5,7 @@ use std::path::Path;
 use burn::prelude::*;
 use image::ImageReader;
 use loader_burn::BatchTensors;
-use loader_core::{
-    DataLoader, ImageDataset, ImageFolder, Normalize, RandomCrop, RandomHorizontalFlip,
-    RandomResizedCrop, Resize, Transform, Workers,
-};
+use loader_core::{DType, DataLoader, ImageDataset, ImageFolder, Layout, Transform, Workers, ops};
 
 use crate::Error;
 
@@ -89,23 +86,23 @@ pub(crate) fn tensors(
 
 /// Transforms for training and for validation.
 fn transforms(side: u32, size: u32) -> (Transform, Transform) {
+    let tensor =
+        |images: Transform| images.to(DType::F32, Layout::Nchw).then(ops::Normalize::imagenet());
     if side < THUMBNAIL {
         // As for CIFAR-10: keep all of the image, move it by an eighth.
-        let resized = Transform::new().then(Resize::exact(size, size));
+        let resized = Transform::new().resize((size, size));
         let augment = resized
             .clone()
-            .then(RandomCrop::new(size).padding(size / 8))
-            .then(RandomHorizontalFlip { p: 0.5 })
-            .then(Normalize::imagenet());
-        (augment, resized.then(Normalize::imagenet()))
+            .then(ops::RandomCrop::new(size).padding(size / 8))
+            .random_horizontal_flip(0.5);
+        (tensor(augment), tensor(resized))
     } else {
         // As for ImageNet, but with crops of 35% or more of the image rather than of 8% or more:
         // small networks and few epochs learn better from easier examples.
         let augment = Transform::new()
-            .then(RandomResizedCrop::new(size).scale(0.35, 1.0))
-            .then(RandomHorizontalFlip { p: 0.5 })
-            .then(Normalize::imagenet());
-        (augment, Transform::imagenet_eval(size))
+            .then(ops::RandomResizedCrop::new(size).scale(0.35, 1.0))
+            .random_horizontal_flip(0.5);
+        (tensor(augment), Transform::imagenet_eval(size))
     }
 }
 
