@@ -7,7 +7,7 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let device = Device::flex().autodiff();
-//! let train = ImageFolder::open("train")?.transform(Transform::imagenet_train(224))?;
+//! let train = ImageFolder::open("train")?.transform(&Transform::imagenet_train(224))?;
 //! let loader = DataLoader::builder(train).batch_size(64).shuffle(42).build()?;
 //! for batch in loader.epoch(0)? {
 //!     let (images, labels) = batch?.into_tensors(&device)?; // [64, 3, 224, 224] and [64]

@@ -30,7 +30,7 @@ struct Args {
     /// Folder with train/ and val/ or test/, each with a folder of images for every class
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
-    /// Passes over the training set [default: as many as make 16,000 images, 30 at most]
+    /// Passes over the training set [default: as many as make 20,000 images, 30 at most]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     epochs: Option<u64>,
     /// Images a step
@@ -86,7 +86,7 @@ fn run(args: &Args) -> Result<(), Error> {
     }
 
     let size = args.size.unwrap_or_else(|| folders.default_size());
-    let epochs = args.epochs.unwrap_or_else(|| (16_000 / images).clamp(1, 30));
+    let epochs = args.epochs.unwrap_or_else(|| (20_000 / images).clamp(1, 30));
     let workers = args.workers.map_or_else(Workers::default, Workers::threads);
     let settings = Settings { size, batch_size: args.batch_size, workers, seed: args.seed };
     let building = Instant::now();
