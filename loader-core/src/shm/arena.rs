@@ -217,15 +217,16 @@ impl Arena {
 
     fn claim_in(&self, slot: u32, worker: WorkerId) -> Option<u32> {
         let cursor = self.slot_u32(slot, CURSOR);
+        let cells = || self.cells(self.slot_u32(slot, COUNT).load(Ordering::Relaxed));
         loop {
-            let count = self.slot_u32(slot, COUNT).load(Ordering::Relaxed);
-            let cells = self.cells(count);
             // Looked at first, so that idle workers don't count it up for ever.
-            if cursor.load(Ordering::Acquire) >= cells {
+            if cursor.load(Ordering::Acquire) >= cells() {
                 return None;
             }
             let index = cursor.fetch_add(1, Ordering::AcqRel);
-            if index >= cells {
+            // Counted anew, after the cursor: the slot may have been opened for a longer batch
+            // since, and this index may be the only one that leads to a cell of it.
+            if index >= cells() {
                 return None;
             }
             if cell::claim(self.cell(slot, index), worker) {
@@ -324,7 +325,7 @@ impl Claim<'_> {
         let per_cell = self.arena.geometry.per_cell as u32;
         let count = self.arena.slot_u32(self.slot, COUNT).load(Ordering::Relaxed);
         let first = self.cell * per_cell;
-        first..count.min(first + per_cell)
+        first..count.min(first.saturating_add(per_cell))
     }
 
     /// Where the sample at that place is written.
@@ -549,6 +550,19 @@ mod tests {
     }
 
     #[test]
+    fn the_last_piece_of_the_largest_batch_ends_with_it() {
+        let fields = vec![Field::new("x", DType::U8, [])];
+        let geometry = Geometry::new(fields, u32::MAX as usize).unwrap();
+        let arena = Arena::create(geometry, 1).unwrap();
+        arena.slot_u32(0, COUNT).store(u32::MAX, Ordering::Relaxed);
+        let last = arena.cells(u32::MAX) - 1;
+        cell::open(arena.cell(0, last));
+        assert!(cell::claim(arena.cell(0, last), 0));
+        let claim = Claim { arena: &arena, slot: 0, cell: last, worker: 0 };
+        assert_eq!(claim.places().end, u32::MAX);
+    }
+
+    #[test]
     fn samples_of_a_dropped_claim_count_as_failed() {
         let arena = arena(2, 1);
         assert!(arena.open(0, Descriptor { epoch: 0, first: 0, count: 2 }));
@@ -561,9 +575,10 @@ mod tests {
     /// Slots are opened again the moment they are complete, while late workers still look at them.
     #[test]
     fn no_sample_is_lost_or_doubled_when_slots_are_reused_at_once() {
-        for batch_size in [1, 3, 2000] {
+        for (batch_size, short) in [(1, 1), (3, 3), (2000, 2000), (8, 1)] {
             let arena = arena(batch_size, 3);
-            let count = batch_size as u32;
+            // Each fourth batch is a short one, as an epoch's last.
+            let count = |n: u64| if n % 4 == 3 { short } else { batch_size as u32 };
             std::thread::scope(|scope| {
                 for worker in 0..4 {
                     let arena = &arena;
@@ -575,12 +590,12 @@ mod tests {
                 }
                 let batches = if batch_size > 100 { 200 } else { 20_000u64 };
                 let mut seen = HashSet::new();
-                let mut open: Vec<(u32, u64)> = Vec::new();
-                let mut next = 0;
+                let mut open: Vec<(u32, u64, u32)> = Vec::new();
+                let (mut next, mut samples) = (0, 0);
                 while next < batches || !open.is_empty() {
                     let word = arena.ready_word();
-                    if let Some(i) = open.iter().position(|&(slot, _)| arena.is_settled(slot)) {
-                        let (slot, first) = open.remove(i);
+                    if let Some(i) = open.iter().position(|open| arena.is_settled(open.0)) {
+                        let (slot, first, count) = open.remove(i);
                         let lease = SlotLease::new(Arc::clone(&arena), slot);
                         for at in 0..count {
                             let filled = lease.filled(at);
@@ -593,9 +608,10 @@ mod tests {
                         }
                     } else if next < batches && open.len() < 3 {
                         let slot = (0..3).find(|s| open.iter().all(|o| o.0 != *s)).unwrap();
-                        let first = next * u64::from(count);
+                        let (first, count) = (samples, count(next));
                         if arena.open(slot, Descriptor { epoch: 0, first, count }) {
-                            open.push((slot, first));
+                            open.push((slot, first, count));
+                            samples += u64::from(count);
                             next += 1;
                         } else {
                             std::thread::yield_now();
@@ -604,7 +620,7 @@ mod tests {
                         arena.wait_ready(word, None);
                     }
                 }
-                assert_eq!(seen.len() as u64, batches * u64::from(count));
+                assert_eq!(seen.len() as u64, samples);
                 arena.close();
             });
         }

@@ -20,7 +20,7 @@ const MAX_CELLS: usize = 1024;
 pub(crate) const MAX_SLOTS: usize = 4096;
 /// Failures of a batch that are told in words; those beyond are counted.
 pub(super) const MAX_FAILURES: usize = 16;
-/// Bytes of one failure: a header of 16 and the text.
+/// Bytes of one failure: a header of 20 and the text.
 pub(super) const FAILURE_BYTES: usize = 512;
 /// Bytes from one control word to the next: words that different parties write share no cache line.
 pub(super) const LINE: usize = 64;
