@@ -82,8 +82,8 @@ impl Segment {
 }
 
 /// Bytes that can still be allocated: the machine's `MemAvailable` and, for control groups (version
-/// 2), `memory.max` less `memory.current` of this process's group and each one above it. `None`
-/// where the machine doesn't tell.
+/// 2), what `memory.max` leaves this process's group and each one above it. `None` where the machine
+/// doesn't tell.
 pub(crate) fn available_memory() -> Option<u64> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
@@ -94,19 +94,32 @@ pub(crate) fn available_memory() -> Option<u64> {
 fn control_group_memory() -> Option<u64> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    let number =
-        |file: std::path::PathBuf| std::fs::read_to_string(file).ok()?.trim().parse::<u64>().ok();
+    let read = |file: std::path::PathBuf| std::fs::read_to_string(file).ok();
     let mount = std::path::Path::new("/sys/fs/cgroup");
     mount
         .join(own)
         .ancestors()
         .take_while(|dir| dir.starts_with(mount))
         .filter_map(|dir| {
-            let max = number(dir.join("memory.max"))?;
-            let current = number(dir.join("memory.current"))?;
-            Some(max.saturating_sub(current))
+            let max = read(dir.join("memory.max"))?;
+            let current = read(dir.join("memory.current"))?;
+            left_in_group(&max, &current, &read(dir.join("memory.stat")).unwrap_or_default())
         })
         .min()
+}
+
+/// What a group has left. Files that were read count towards `memory.current` for as long as they
+/// are cached, and whoever reads a dataset fills his group with them; the kernel drops them for
+/// whatever else is needed. (Shared memory is not among those two.)
+fn left_in_group(max: &str, current: &str, stat: &str) -> Option<u64> {
+    let max = max.trim().parse::<u64>().ok()?;
+    let current = current.trim().parse::<u64>().ok()?;
+    let cached = |name| {
+        let value = stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.and_then(|value| value.trim().parse::<u64>().ok()).unwrap_or(0)
+    };
+    let cached = cached("active_file").saturating_add(cached("inactive_file"));
+    Some(max.saturating_sub(current.saturating_sub(cached)))
 }
 
 #[cfg(test)]
@@ -124,6 +137,15 @@ mod tests {
             }
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn cached_files_do_not_count_as_used_by_a_control_group() {
+        let stat = "anon 300\nfile 650\nshmem 50\ninactive_file 400\nactive_file 200\n";
+        assert_eq!(left_in_group("1000\n", "990\n", stat), Some(610));
+        assert_eq!(left_in_group("1000\n", "990\n", ""), Some(10));
+        assert_eq!(left_in_group("100\n", "990\n", stat), Some(0));
+        assert_eq!(left_in_group("max\n", "990\n", stat), None);
     }
 
     #[test]
