@@ -39,9 +39,10 @@ impl Draws {
         (self.bits() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
     }
 
-    /// Uniform in `[low, high)`; `low` where the range is empty.
+    /// Uniform from `low` to `high`, which is reached by rounding alone; `low` where the range is
+    /// empty.
     pub fn uniform(&mut self, low: f64, high: f64) -> f64 {
-        low + (high - low) * self.unit()
+        low + (high - low).max(0.0) * self.unit()
     }
 
     /// Uniform in `0..n` without bias (Lemire, "Fast Random Integer Generation in an Interval",
@@ -89,6 +90,12 @@ mod tests {
         assert!(seen.iter().all(|n| (9_600..10_400).contains(n)), "{seen:?}");
         assert_eq!(draws.below(0), 0);
         assert_eq!(draws.below(1), 0);
+    }
+
+    #[test]
+    fn an_empty_range_gives_its_low_end() {
+        let mut draws = Draws::keyed(7, 0, 0, 0, 0);
+        assert!((0..9).all(|_| draws.uniform(2.0, -1.0) == 2.0 && draws.uniform(3.0, 3.0) == 3.0));
     }
 
     /// A seed means the same bytes on every machine and after every update.
