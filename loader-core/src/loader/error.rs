@@ -92,8 +92,11 @@ pub enum LoadError {
         /// Why memory that the budget allows could not be had.
         refused: Option<MemoryError>,
     },
-    /// Another epoch of the same loader was started.
-    #[error("epoch {epoch} ended early: another epoch of this loader was started")]
+    /// Another epoch of the same loader was started, or the loader was dropped.
+    #[error(
+        "epoch {epoch} ended early: its loader was dropped, or started another epoch (keep the \
+         loader in a variable as long as its epoch runs)"
+    )]
     Superseded {
         /// The epoch that ended.
         epoch: u64,

@@ -149,6 +149,8 @@ impl Pool {
             self.arena.withdraw(queued.slot);
             state.withdrawn.push(queued.slot);
         }
+        // Who waits for a batch of an epoch that has ended shall see it.
+        self.arena.notify_ready();
     }
 
     /// Waits for the epoch's next batch. `None` at its end.

@@ -147,7 +147,6 @@ impl Arena {
         for index in 0..self.cells(count) {
             cell::void(self.cell(slot, index));
         }
-        futex::notify(self.u32_at(READY));
     }
 
     /// True where every cell of the slot is settled: the batch is complete, or withdrawn and left.
