@@ -21,6 +21,8 @@ struct Noise {
     fails: HashSet<u64>,
     panics: HashSet<u64>,
     loads: Arc<AtomicU64>,
+    /// Sample 0 waits until that many samples were asked for.
+    first_waits_for: u64,
 }
 
 const PIXELS: usize = 48;
@@ -47,6 +49,9 @@ impl Dataset for Noise {
         out: &mut SampleWriter<'_>,
     ) -> Result<(), SampleError> {
         self.loads.fetch_add(1, Ordering::Relaxed);
+        while sample.index == 0 && self.loads.load(Ordering::Relaxed) < self.first_waits_for {
+            std::thread::yield_now();
+        }
         if self.fails.contains(&sample.index) {
             return Err(SampleError::new(
                 Stage::Decode,
@@ -385,7 +390,7 @@ fn a_field_is_given_once_and_under_its_own_type() {
 }
 
 fn broken() -> Noise {
-    Noise { len: 40, fails: [3, 17, 18].into(), panics: [30].into(), loads: Arc::default() }
+    Noise { len: 40, fails: [3, 17, 18].into(), panics: [30].into(), ..Noise::default() }
 }
 
 #[test]
@@ -464,6 +469,46 @@ fn substitutes_that_all_fail_end_the_epoch() {
     let dataset = Noise { len: 8, fails: (0..8).collect(), ..Noise::default() };
     let loader = loader(dataset).error_policy(ErrorPolicy::Substitute).build().unwrap();
     assert!(matches!(loader.epoch(0).unwrap().next(), Some(Err(LoadError::Sample(_)))));
+}
+
+#[test]
+fn substitutes_are_samples_of_the_epoch() {
+    let order = Order::Subset { indices: (0..10).collect(), shuffle: true };
+    let dataset = Noise { len: 10_000, fails: (0..5).collect(), ..Noise::default() };
+    let loader =
+        loader(dataset).order(order).error_policy(ErrorPolicy::Substitute).build().unwrap();
+    for epoch in 0..4 {
+        let labels = all_labels(loader.epoch(epoch).unwrap());
+        assert!(labels.len() == 10 && labels.iter().all(|i| (5..10).contains(i)), "{labels:?}");
+    }
+}
+
+#[test]
+fn substitutes_do_not_depend_on_the_number_of_ranks() {
+    let build = |rank, world| {
+        loader(broken())
+            .shuffle(4)
+            .shard(Shard::new(rank, world, ShardMode::Exact).unwrap())
+            .error_policy(ErrorPolicy::Substitute)
+            .batch_size(1)
+            .build()
+            .unwrap()
+    };
+    let whole = contents(build(0, 1).epoch(0).unwrap());
+    let ranks = [0, 1, 2].map(|rank| contents(build(rank, 3).epoch(0).unwrap()));
+    let dealt: Vec<_> = (0..40).map(|at| ranks[at % 3][at / 3].clone()).collect();
+    assert!(dealt == whole);
+}
+
+#[test]
+fn an_error_keeps_its_cause_however_many_samples_fail_before_it() {
+    let fails = (0..256).collect();
+    let dataset = Noise { len: 256, fails, first_waits_for: 100, ..Noise::default() };
+    let loader = loader(dataset).batch_size(256).build().unwrap();
+    let Some(Err(LoadError::Sample(failure))) = loader.epoch(0).unwrap().next() else {
+        panic!("no error")
+    };
+    assert_eq!(failure.error.message, format!("{} is broken", failure.index));
 }
 
 #[test]
@@ -546,6 +591,107 @@ fn dropping_a_loader_does_not_wait_for_a_sample_that_never_returns() {
     drop(open);
 }
 
+/// Its scratch memory can't be made.
+struct BadScratch;
+
+struct Scratch;
+
+impl Default for Scratch {
+    fn default() -> Self {
+        panic!("no scratch memory")
+    }
+}
+
+impl Dataset for BadScratch {
+    type Scratch = Scratch;
+
+    fn len(&self) -> u64 {
+        4
+    }
+
+    fn fields(&self) -> Vec<Field> {
+        vec![Field::new("x", DType::U8, [])]
+    }
+
+    fn load(
+        &self,
+        _: &Sample,
+        _: &mut Scratch,
+        _: &mut SampleWriter<'_>,
+    ) -> Result<(), SampleError> {
+        Ok(())
+    }
+
+    fn fingerprint(&self) -> Fingerprint {
+        Fingerprint(0)
+    }
+}
+
+#[test]
+fn a_panic_while_scratch_memory_is_made_is_an_error() {
+    let loader = DataLoader::builder(BadScratch).workers(Workers::threads(2)).build().unwrap();
+    let error = loader.epoch(0).unwrap().next().unwrap().unwrap_err();
+    assert!(error.to_string().contains("panic: no scratch memory"), "{error}");
+}
+
+/// Panics in every sample, and once more when its scratch memory is dropped.
+struct Unruly;
+
+#[derive(Default)]
+struct Mine;
+
+impl Drop for Mine {
+    fn drop(&mut self) {
+        panic!("again");
+    }
+}
+
+impl Dataset for Unruly {
+    type Scratch = Mine;
+
+    fn len(&self) -> u64 {
+        16
+    }
+
+    fn fields(&self) -> Vec<Field> {
+        vec![Field::new("x", DType::U8, [])]
+    }
+
+    fn load(&self, _: &Sample, _: &mut Mine, _: &mut SampleWriter<'_>) -> Result<(), SampleError> {
+        panic!("once");
+    }
+
+    fn fingerprint(&self) -> Fingerprint {
+        Fingerprint(0)
+    }
+}
+
+#[test]
+fn a_panic_while_scratch_memory_is_dropped_does_not_end_the_worker() {
+    let loader = DataLoader::builder(Unruly).workers(Workers::threads(1));
+    let loader = loader.error_policy(ErrorPolicy::Skip).build().unwrap();
+    let mut epoch = loader.epoch(0).unwrap();
+    assert!(epoch.next().is_none());
+    assert_eq!(epoch.report().count, 16);
+}
+
+#[test]
+fn who_waits_for_a_slot_is_told_when_the_loader_goes() {
+    let loader = loader(noise(80))
+        .memory_budget(2 * (16 << 10))
+        .prefetch(1)
+        .wait_for_slot(Duration::MAX)
+        .build()
+        .unwrap();
+    let mut epoch = loader.epoch(0).unwrap();
+    let held = [epoch.next().unwrap().unwrap(), epoch.next().unwrap().unwrap()];
+    let waits = std::thread::spawn(move || epoch.next());
+    std::thread::sleep(Duration::from_millis(20));
+    drop(loader);
+    assert!(matches!(waits.join().unwrap(), Some(Err(LoadError::Superseded { .. }))));
+    drop(held);
+}
+
 /// Forgets a field.
 struct Forgetful;
 
@@ -590,6 +736,9 @@ fn contradictions_are_refused_when_the_loader_is_built() {
     assert_eq!(knob(build(loader(noise(9)).prefetch(0))), "prefetch");
     assert_eq!(knob(build(loader(noise(9)).workers(Workers::threads(0)))), "workers");
     assert!(matches!(build(loader(noise(0))), BuildError::Empty));
+    // Its indices would need the bits that mark padding and failures.
+    assert!(matches!(build(loader(noise(i64::MAX as u64))), BuildError::Order(_)));
+    assert!(loader(noise(1 << 62)).build().is_ok());
     assert!(matches!(build(loader(noise(7)).drop_last(true)), BuildError::NoBatches { .. }));
     assert!(matches!(build(loader(noise(9)).memory_budget(1000)), BuildError::Budget { .. }));
     let order = Order::Subset { indices: vec![9], shuffle: false };

@@ -18,7 +18,8 @@ const BUDGET: u64 = 2 << 30;
 /// Workers a loader has at most; a claim names its worker in 16 bits.
 const MAX_WORKERS: usize = 4096;
 
-/// Settings of a [`DataLoader`]; their order doesn't matter, and [`build`](Self::build) checks them.
+/// Settings of a [`DataLoader`], which [`build`](Self::build) checks. Their order matters only where
+/// two set the same thing, as [`shuffle`](Self::shuffle) sets order and seed: the last one counts.
 #[derive(Debug)]
 #[must_use]
 pub struct DataLoaderBuilder<D> {
@@ -192,7 +193,7 @@ impl<D: Dataset> DataLoaderBuilder<D> {
         let dataset = Arc::new(self.dataset);
         let substitute = self.policy == ErrorPolicy::Substitute;
         let erased = erase(Arc::clone(&dataset));
-        let job = Job::new(arena, erased, sampler.clone(), dataset_len, self.seed, substitute);
+        let job = Job::new(arena, erased, sampler.clone(), self.seed, substitute);
         let workers =
             Threads::start(job, self.workers.count() as u16).map_err(BuildError::Thread)?;
         Ok(DataLoader { dataset, sampler, pool, policy: self.policy, _workers: workers })

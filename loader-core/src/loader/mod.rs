@@ -29,7 +29,8 @@ pub enum ErrorPolicy {
     Stop,
     /// The sample is left out, so its batch is shorter; a batch without samples is left out whole.
     Skip,
-    /// Another sample takes its place, chosen by the position alone, so that nothing else changes.
+    /// Another of the epoch's samples, of all ranks, takes its place, chosen by the position alone,
+    /// so that nothing else changes. It is one that the epoch gives elsewhere too.
     /// If that one fails too, another, eight in all; then the epoch ends with the error.
     Substitute,
 }

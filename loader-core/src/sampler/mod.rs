@@ -44,8 +44,9 @@ pub enum Order {
     },
 }
 
-/// Lengths end here, as torch's indices do. It keeps all arithmetic of positions inside `u64`.
-const MAX_LEN: u64 = i64::MAX as u64;
+/// Lengths end here. It keeps all arithmetic of positions inside `u64`, and leaves the two bits of a
+/// word that batches keep beside the index of a sample.
+const MAX_LEN: u64 = 1 << 62;
 
 /// Goes up when the same order, seed and epoch would mean other samples.
 const VERSION: u64 = 1;
@@ -227,7 +228,22 @@ impl EpochOrder {
     /// Where `position` is not below [`len`](Self::len), as slices do.
     pub fn get(&self, position: u64) -> Pick {
         assert!(position < self.len, "position {position} of an epoch of {} samples", self.len);
-        let global = self.first + position * self.step;
+        self.pick(self.global(position))
+    }
+
+    /// The positions of all ranks together, without padding.
+    pub(crate) fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    /// Where a position of this rank's shard, below [`len`](Self::len), lies in the whole epoch.
+    pub(crate) fn global(&self, position: u64) -> u64 {
+        self.first + position * self.step
+    }
+
+    /// What stands at a position of the whole epoch; those from [`samples`](Self::samples) on are
+    /// padding.
+    pub(crate) fn pick(&self, global: u64) -> Pick {
         let (pass, at) = (global / self.samples, global % self.samples);
         let (index, occurrence) = match &self.rule {
             Rule::Sequential => (at, pass),

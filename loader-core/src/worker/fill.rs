@@ -1,13 +1,14 @@
 //! Filling what was claimed: position -> sample -> slot, with the error policy where it fails.
 
 use std::any::Any;
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::dataset::{Dataset, Sample, SampleError, SampleWriter, Stage};
 use crate::rng::Draws;
-use crate::sampler::{EpochOrder, Pick, Sampler};
-use crate::shm::{Arena, Claim, WorkerId};
+use crate::sampler::{EpochOrder, Sampler};
+use crate::shm::{Arena, Claim, Descriptor, WorkerId};
 
 /// How often a failed sample is replaced by another that fails too before the place counts as failed.
 const SUBSTITUTES: u64 = 8;
@@ -29,8 +30,11 @@ struct Erased<D>(Arc<D>);
 
 impl<D: Dataset> MakeSamples for Erased<D> {
     fn worker(self: Arc<Self>) -> Box<MakeSample> {
-        let mut scratch = D::Scratch::default();
-        Box::new(move |sample, out| self.0.load(sample, &mut scratch, out))
+        // Made with the first sample, where a panic is caught.
+        let mut scratch = None;
+        Box::new(move |sample, out| {
+            self.0.load(sample, scratch.get_or_insert_with(D::Scratch::default), out)
+        })
     }
 }
 
@@ -44,7 +48,6 @@ pub(crate) struct Job {
     pub(crate) arena: Arc<Arena>,
     pub(crate) dataset: Arc<dyn MakeSamples>,
     pub(crate) sampler: Sampler,
-    pub(crate) dataset_len: u64,
     pub(crate) seed: u64,
     pub(crate) substitute: bool,
     /// Orders of recent epochs, so that one which takes a sort is made once.
@@ -56,12 +59,11 @@ impl Job {
         arena: Arc<Arena>,
         dataset: Arc<dyn MakeSamples>,
         sampler: Sampler,
-        dataset_len: u64,
         seed: u64,
         substitute: bool,
     ) -> Self {
         let orders = Mutex::default();
-        Self { arena, dataset, sampler, dataset_len, seed, substitute, orders }
+        Self { arena, dataset, sampler, seed, substitute, orders }
     }
 
     /// Claims and fills until the arena is closed.
@@ -99,27 +101,26 @@ struct Filler<'a> {
 impl Filler<'_> {
     fn fill(&mut self, mut claim: Claim<'_>) {
         let batch = claim.descriptor();
-        if self.order.as_ref().is_none_or(|(epoch, _)| *epoch != batch.epoch) {
-            self.order = Some((batch.epoch, self.job.order(batch.epoch)));
-        }
+        let order = match self.order.take() {
+            Some((epoch, order)) if epoch == batch.epoch => order,
+            _ => self.job.order(batch.epoch),
+        };
         for at in claim.places() {
-            let position = batch.first + u64::from(at);
-            let Some(pick) = self.order.as_ref().map(|(_, order)| order.get(position)) else {
-                continue;
-            };
-            self.fill_place(&mut claim, at, position, batch.epoch, pick);
+            self.fill_place(&mut claim, at, batch, &order);
         }
+        self.order = Some((batch.epoch, order));
     }
 
     fn fill_place(
         &mut self,
         claim: &mut Claim<'_>,
         at: u32,
-        position: u64,
-        epoch: u64,
-        pick: Pick,
+        batch: Descriptor,
+        order: &EpochOrder,
     ) {
-        let seed = self.job.seed;
+        let (seed, epoch) = (self.job.seed, batch.epoch);
+        let position = order.global(batch.first + u64::from(at));
+        let pick = order.pick(position);
         let mut sample = Sample { index: pick.index, epoch, seed, occurrence: pick.occurrence };
         let mut substitutes = None;
         for attempt in 0..=SUBSTITUTES {
@@ -130,10 +131,12 @@ impl Filler<'_> {
             if !self.job.substitute || attempt == SUBSTITUTES {
                 return;
             }
-            // Chosen by the position alone, so that no other place of the epoch changes.
+            // Chosen by the position in the whole epoch alone: no other place changes, and the
+            // number of ranks makes no difference. Among the epoch's samples: a subset or weights
+            // may leave out others for a reason.
             let draws = substitutes
                 .get_or_insert_with(|| Draws::keyed(seed, epoch, position, SUBSTITUTE_DRAWS, 0));
-            sample.index = draws.below(self.job.dataset_len);
+            sample.index = order.pick(draws.below(order.samples())).index;
             sample.occurrence = SUBSTITUTE_DRAWS - 1 - position;
         }
     }
@@ -142,7 +145,8 @@ impl Filler<'_> {
         let made = catch_unwind(AssertUnwindSafe(|| (self.make)(sample, out)));
         let made = made.unwrap_or_else(|panic| {
             // What the scratch memory holds after a panic is anyone's guess.
-            self.make = self.job.fresh();
+            let spent = mem::replace(&mut self.make, self.job.fresh());
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(spent)));
             Err(SampleError::new(Stage::Panic, panic_message(&*panic)))
         });
         made.and_then(|()| match out.forgotten() {
