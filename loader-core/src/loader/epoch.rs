@@ -16,7 +16,7 @@ const KEPT_FAILURES: usize = 100;
 /// The batches of one epoch, in order. Independent of the loader's lifetime, but its batches end
 /// with [`LoadError::Superseded`] when the loader is dropped or starts another epoch.
 ///
-/// After an error it ends.
+/// After an error it ends, except after [`LoadError::BatchesHeld`]: drop a batch and go on.
 pub struct Epoch<D: Dataset> {
     dataset: Arc<D>,
     pool: Arc<Pool>,
@@ -69,11 +69,17 @@ impl<D: Dataset> Epoch<D> {
         let mut count = ready.count;
         if let Some(at) = failed {
             if self.policy != ErrorPolicy::Skip {
-                let failure = told.into_iter().find(|f| f.at == at).unwrap_or_else(|| Failure {
+                // The first place of which a cause was kept; the first of its causes is that of the
+                // sample which the order names, not of a substitute.
+                let ended = told.into_iter().filter(|f| lease.filled(f.at).failed);
+                let failure = ended.min_by_key(|f| f.at).unwrap_or_else(|| Failure {
                     at,
                     index: lease.filled(at).index,
                     worker: 0,
-                    error: SampleError::new(Stage::Panic, "failed together with many others"),
+                    error: SampleError::new(
+                        Stage::Write,
+                        format_args!("its cause was not kept: {noted} failures in this batch"),
+                    ),
                 });
                 let failure = SampleFailure::new(&*self.dataset, self.epoch, ready.first, failure);
                 return Err(LoadError::Sample(Box::new(failure)));
