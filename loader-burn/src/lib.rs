@@ -17,7 +17,7 @@
 //! ```
 //!
 //! # What is copied
-//! Nothing, on the backends that compute in the host's memory (flex and ndarray), with or without
+//! Nothing, on the backend that computes in the host's memory (flex), with or without
 //! autodiff: a tensor holds a lease of its field, and the slot of the batch goes back to the loader
 //! when the last tensor, clone or view over any of its fields is dropped. Other backends copy once,
 //! from the slot to the device. An operation that burn does in place gives that tensor memory of its

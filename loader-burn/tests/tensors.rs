@@ -1,5 +1,7 @@
 //! Tensors are the loader's memory, hold its slot, and never change one another.
 
+#![allow(clippy::unwrap_used)]
+
 use std::ops::Range;
 
 use burn::tensor::{DType, Device, Float, Int, Tensor};

@@ -94,7 +94,7 @@ fn run(args: &Args) -> Result<(), Error> {
     let built = building.elapsed();
     let steps = epochs * loaders.train.len();
     println!(
-        "ResNet-18 of width {}, {size}x{size} pixels, {epochs} epochs of {} batches of {}",
+        "ResNet-18 of width {}, {size}x{size} pixels, epochs: {epochs}, of {} batches of {}",
         args.width,
         loaders.train.len(),
         args.batch_size,
@@ -120,7 +120,8 @@ fn run(args: &Args) -> Result<(), Error> {
     // From nothing open to the first batch in hand, without the making of the model in between.
     let first = opened + built + total.first.unwrap_or_default();
     println!(
-        "validation accuracy {accuracy:.1}% after {epochs} epochs, {:.0} images/s, first batch {}",
+        "validation accuracy {accuracy:.1}% after {epochs} epoch{}, {:.0} images/s, first batch {}",
+        if epochs == 1 { "" } else { "s" },
         total.images as f64 / total.took.as_secs_f64(),
         milliseconds(first),
     );
