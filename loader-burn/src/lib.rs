@@ -17,11 +17,11 @@
 //! ```
 //!
 //! # What is copied
-//! Nothing, on the backend that computes in the host's memory (flex), with or without
-//! autodiff: a tensor holds a lease of its field, and the slot of the batch goes back to the loader
-//! when the last tensor, clone or view over any of its fields is dropped. Other backends copy once,
-//! from the slot to the device. An operation that burn does in place gives that tensor memory of its
-//! own first, so what one handle does is never seen through another.
+//! Nothing, on burn's CPU backend flex, with or without autodiff: a tensor holds a lease of its
+//! field, and the slot of the batch goes back to the loader when the last tensor, clone or view over
+//! any of its fields is dropped. Other backends copy once, from the slot to the device. An operation
+//! that burn does in place gives that tensor memory of its own first, so what one handle does is
+//! never seen through another.
 //!
 //! A model that is trained keeps its input until `backward` is done, so the slot of a batch is taken
 //! from the forward pass on until its gradients are there.
