@@ -1,5 +1,6 @@
 //! One epoch of training, one of validation, and the figures they give.
 
+use std::cmp::Ordering;
 use std::f64::consts::PI;
 use std::time::Duration;
 
@@ -169,7 +170,8 @@ impl Score {
 /// How many other classes are at least as likely as `label`. A NaN is no success.
 fn rank(logits: &[f32], label: usize) -> usize {
     let own = logits[label];
-    logits.iter().enumerate().filter(|&(class, &l)| class != label && !(l < own)).count()
+    let ahead = |l: f32| l.partial_cmp(&own).is_none_or(Ordering::is_ge);
+    logits.iter().enumerate().filter(|&(class, &l)| class != label && ahead(l)).count()
 }
 
 #[cfg(test)]
