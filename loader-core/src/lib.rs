@@ -15,7 +15,9 @@ pub use dataset::image_folder::{
 };
 pub use dataset::imagenet::{ImageNet, ImageNetBuilder, ImageNetError, Split};
 pub use dataset::images::{FileScratch, ImageDataset};
-pub use dataset::{Dataset, Fingerprint, Location, Sample, SampleError, SampleWriter, Stage};
+pub use dataset::{
+    Dataset, Fingerprint, Location, Recipe, RecipeError, Sample, SampleError, SampleWriter, Stage,
+};
 pub use field::{DType, Element, Field};
 pub use image::{
     DECODER, DecodeOptions, ExifOrientation, Gray16, ImageScratch, Layout, Pipeline, Transform,
@@ -26,9 +28,9 @@ pub use index::{
 };
 pub use loader::{
     Batch, BuildError, DataLoader, DataLoaderBuilder, Epoch, ErrorPolicy, FailureReport,
-    FieldError, FieldLease, LoadError, SampleFailure,
+    FieldError, FieldLease, LoadError, SampleFailure, Stall,
 };
 pub use rng::Draws;
 pub use sampler::{EpochOrder, Order, OrderError, Pick, Sampler, Shard, ShardError, ShardMode};
 pub use shm::{GeometryError, MemoryError};
-pub use worker::Workers;
+pub use worker::{InitError, Registry, StartWorkersError, WorkerError, Workers, init, init_with};

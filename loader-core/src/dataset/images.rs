@@ -1,18 +1,25 @@
 //! Image files as a dataset: read, decode, transform, and the label beside it.
 
 use std::borrow::Borrow;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use rustix::fs::{CWD, FileType, Mode, OFlags};
+use serde::{Deserialize, Serialize};
 
 use super::image_folder::ImageFolder;
-use super::{Dataset, Fingerprint, Location, Sample, SampleError, SampleWriter, Stage};
+use super::{
+    Dataset, Fingerprint, Location, Recipe, RecipeError, Sample, SampleError, SampleWriter, Stage,
+};
 use crate::field::{DType, Field};
 use crate::image::{ImageScratch, Pipeline, Transform, TransformError};
+use crate::index::PathTable;
+
+/// The name under which worker processes know an [`ImageDataset`].
+pub(crate) const RECIPE: &str = "loader_core::ImageDataset";
 
 /// The largest file that is read; no image within the decoder's limits needs more.
 const MAX_FILE_BYTES: u64 = 1 << 30;
@@ -24,8 +31,16 @@ const MAX_FILE_BYTES: u64 = 1 << 30;
 #[derive(Clone, Debug)]
 pub struct ImageDataset {
     folder: ImageFolder,
+    transform: Transform,
     pipeline: Pipeline,
     fingerprint: Fingerprint,
+}
+
+/// What travels to a worker process, beside the table's file.
+#[derive(Serialize, Deserialize)]
+struct Spec {
+    root: OsString,
+    transform: Transform,
 }
 
 /// Memory that a worker keeps between images.
@@ -48,7 +63,8 @@ impl ImageFolder {
         let transform = transform.borrow();
         let pipeline = transform.compile()?;
         let fingerprint = self.fingerprint().and(transform.fingerprint());
-        Ok(ImageDataset { folder: self.clone(), pipeline, fingerprint })
+        let (folder, transform) = (self.clone(), transform.clone());
+        Ok(ImageDataset { folder, transform, pipeline, fingerprint })
     }
 }
 
@@ -56,6 +72,15 @@ impl ImageDataset {
     /// The files.
     pub fn folder(&self) -> &ImageFolder {
         &self.folder
+    }
+
+    /// The dataset again, in another process.
+    pub(crate) fn attach(mut recipe: Recipe) -> Result<Self, String> {
+        let spec: Spec = recipe.spec().map_err(|e| e.to_string())?;
+        let file = recipe.take_file(0).map_err(|e| e.to_string())?;
+        let table = PathTable::from_file(file).map_err(|e| e.to_string())?.with_root(spec.root);
+        let folder = ImageFolder::from_table(table).map_err(|e| e.to_string())?;
+        folder.transform(spec.transform).map_err(|e| e.to_string())
     }
 }
 
@@ -90,6 +115,13 @@ impl Dataset for ImageDataset {
 
     fn fingerprint(&self) -> Fingerprint {
         self.fingerprint
+    }
+
+    fn recipe(&self) -> Result<Recipe, RecipeError> {
+        let table = self.folder.table();
+        let root = std::path::absolute(table.root()).unwrap_or_else(|_| table.root().to_owned());
+        let spec = Spec { root: root.into(), transform: self.transform.clone() };
+        Recipe::new(RECIPE, &spec)?.file(table.file())
     }
 
     fn locate(&self, index: u64) -> Location {

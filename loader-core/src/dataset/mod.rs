@@ -3,12 +3,15 @@
 pub(crate) mod image_folder;
 pub(crate) mod imagenet;
 pub(crate) mod images;
+mod recipe;
 
 use std::fmt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::recipe::DescribedRecipe;
+pub use self::recipe::{Recipe, RecipeError};
 use crate::field::{Element, Field};
 use crate::rng::Draws;
 
@@ -47,6 +50,15 @@ pub trait Dataset: Send + Sync + 'static {
     /// Identifies the data and everything that shapes a sample's bytes; two datasets with the same
     /// fingerprint give the same samples.
     fn fingerprint(&self) -> Fingerprint;
+
+    /// What a worker process needs to open this dataset too. Only asked for where workers are
+    /// processes ([`Workers::processes`](crate::Workers::processes)).
+    ///
+    /// # Errors
+    /// By default [`RecipeError::NotShareable`].
+    fn recipe(&self) -> Result<Recipe, RecipeError> {
+        Err(RecipeError::NotShareable)
+    }
 
     /// Where a sample comes from, for error messages.
     fn locate(&self, index: u64) -> Location {
@@ -130,6 +142,8 @@ pub enum Stage {
     Write,
     /// The dataset's own code panicked.
     Panic,
+    /// The worker process died of it, or had to be stopped.
+    Worker,
 }
 
 impl fmt::Display for Stage {
@@ -140,6 +154,7 @@ impl fmt::Display for Stage {
             Self::Transform => "transform",
             Self::Write => "write",
             Self::Panic => "panic",
+            Self::Worker => "worker",
         })
     }
 }

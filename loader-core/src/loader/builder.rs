@@ -8,15 +8,13 @@ use super::pool::{Plan, Pool};
 use super::{DataLoader, ErrorPolicy};
 use crate::dataset::Dataset;
 use crate::sampler::{Order, Sampler, Shard};
-use crate::shm::{Arena, Geometry, MAX_SLOTS, available_memory};
-use crate::worker::{Job, Threads, Workers, erase};
+use crate::shm::{Arena, Geometry, MAX_SLOTS, MAX_WORKERS, available_memory};
+use crate::worker::{Batches, Crew, Job, StartWorkersError, Workers, erase};
 
 /// Batches made ahead by default.
 const PREFETCH: usize = 3;
 /// The default memory budget, where the machine has four times as much available.
 const BUDGET: u64 = 2 << 30;
-/// Workers a loader has at most; a claim names its worker in 16 bits.
-const MAX_WORKERS: usize = 4096;
 
 /// Settings of a [`DataLoader`], which [`build`](Self::build) checks. Their order matters only where
 /// two set the same thing, as [`shuffle`](Self::shuffle) sets order and seed: the last one counts.
@@ -34,6 +32,7 @@ pub struct DataLoaderBuilder<D> {
     prefetch_next_epoch: bool,
     memory_budget: Option<u64>,
     wait_for_slot: Duration,
+    timeout: Option<Duration>,
     ordered: bool,
     policy: ErrorPolicy,
 }
@@ -52,6 +51,7 @@ impl<D: Dataset> DataLoaderBuilder<D> {
             prefetch_next_epoch: true,
             memory_budget: None,
             wait_for_slot: Duration::ZERO,
+            timeout: None,
             ordered: true,
             policy: ErrorPolicy::default(),
         }
@@ -133,6 +133,17 @@ impl<D: Dataset> DataLoaderBuilder<D> {
         self
     }
 
+    /// How long one sample may take. A worker process that takes longer is killed and replaced, and
+    /// a sample that does that twice counts as failed; with worker threads, which can't be killed,
+    /// the epoch ends with [`LoadError::Stalled`](crate::LoadError::Stalled). Looked at while the
+    /// caller waits for a batch. Default: no limit; a wait of more than ten seconds is told as a
+    /// `tracing` warning (or on standard error) with the sample that holds it up, and a worker
+    /// process that somebody stopped is replaced after five seconds.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
     /// Delivers batches as they are complete, not in the order of their numbers. Which samples form
     /// a batch doesn't change. Default false.
     pub fn unordered(mut self, unordered: bool) -> Self {
@@ -159,6 +170,9 @@ impl<D: Dataset> DataLoaderBuilder<D> {
         };
         in_range("batch_size", self.batch_size, u32::MAX as usize)?;
         in_range("workers", self.workers.count(), MAX_WORKERS)?;
+        if self.timeout.is_some_and(|timeout| timeout.is_zero()) {
+            return Err(BuildError::NoTime);
+        }
         if let Some(prefetch) = self.prefetch {
             in_range("prefetch", prefetch, MAX_SLOTS - 1)?;
         }
@@ -187,15 +201,28 @@ impl<D: Dataset> DataLoaderBuilder<D> {
             prefetch_next_epoch: self.prefetch_next_epoch,
             ordered: self.ordered,
             wait_for_slot: self.wait_for_slot,
+            timeout: self.timeout,
         };
-        let arena = Arc::new(Arena::create(geometry, slots)?);
-        let pool = Arc::new(Pool::new(Arc::clone(&arena), plan)?);
+        let arena = Arc::new(Arena::create(geometry, slots, self.workers.count())?);
         let dataset = Arc::new(self.dataset);
+        let locate = {
+            let dataset = Arc::clone(&dataset);
+            Box::new(move |index| dataset.locate(index))
+        };
+        let pool = Arc::new(Pool::new(Arc::clone(&arena), plan, locate)?);
         let substitute = self.policy == ErrorPolicy::Substitute;
         let erased = erase(Arc::clone(&dataset));
         let job = Job::new(arena, erased, sampler.clone(), self.seed, substitute);
-        let workers =
-            Threads::start(job, self.workers.count() as u16).map_err(BuildError::Thread)?;
+        let recipe = || {
+            let dataset_type = std::any::type_name::<D>();
+            let refused = |source| StartWorkersError::Recipe { dataset: dataset_type, source };
+            dataset.recipe().map_err(refused)
+        };
+        let batches = Arc::clone(&pool) as Arc<dyn Batches>;
+        let workers = Crew::start(self.workers, job, recipe, batches, self.timeout)?;
+        if let Some(control) = workers.control() {
+            pool.set_control(Arc::clone(control));
+        }
         Ok(DataLoader { dataset, sampler, pool, policy: self.policy, _workers: workers })
     }
 }

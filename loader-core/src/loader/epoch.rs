@@ -57,10 +57,10 @@ impl<D: Dataset> Epoch<D> {
     /// Judges a complete batch; `None` where nothing of it is left.
     fn judge(&mut self, mut ready: Ready) -> Result<Option<Batch>, LoadError> {
         let lease = &mut ready.held.lease;
-        let (noted, told) = lease.failures();
+        let (noted, told) = lease.failures(ready.count);
         let failed = (0..ready.count).find(|&at| lease.filled(at).failed);
         if noted > 0 {
-            self.report.count += u64::from(noted);
+            self.report.count += noted;
             let room = KEPT_FAILURES.saturating_sub(self.report.failures.len());
             let told = told.iter().take(room).cloned();
             let told = told.map(|f| SampleFailure::new(&*self.dataset, self.epoch, ready.first, f));
@@ -72,8 +72,9 @@ impl<D: Dataset> Epoch<D> {
                 // The first place of which a cause was kept; the first of its causes is that of the
                 // sample which the order names, not of a substitute.
                 let ended = told.into_iter().filter(|f| lease.filled(f.at).failed);
-                let failure = ended.min_by_key(|f| f.at).unwrap_or_else(|| Failure {
+                let failure = ended.min_by_key(|f| (f.at, f.attempt)).unwrap_or_else(|| Failure {
                     at,
+                    attempt: 0,
                     index: lease.filled(at).index,
                     worker: 0,
                     error: SampleError::new(

@@ -4,9 +4,11 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::watch::Stall;
 use crate::dataset::{Dataset, SampleError};
 use crate::sampler::OrderError;
 use crate::shm::{Failure, GeometryError, MemoryError, WorkerId};
+use crate::worker::{StartWorkersError, WorkerError};
 
 /// Why a loader could not be built.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +42,9 @@ pub enum BuildError {
         /// The most that works.
         max: usize,
     },
+    /// A timeout of nothing.
+    #[error("timeout is zero: every sample would take longer. Leave it out for no limit")]
+    NoTime,
     /// The memory budget does not hold the batches made ahead and one in use.
     #[error(
         "memory_budget is {budget} bytes, but one batch takes {batch_bytes} and {batches} are \
@@ -62,9 +67,9 @@ pub enum BuildError {
     /// There is no memory for the batches.
     #[error(transparent)]
     Memory(#[from] MemoryError),
-    /// A worker could not be started.
-    #[error("starting a worker thread: {0}")]
-    Thread(#[source] std::io::Error),
+    /// The workers could not be started.
+    #[error(transparent)]
+    Workers(#[from] StartWorkersError),
 }
 
 /// Why there is no next batch.
@@ -101,6 +106,15 @@ pub enum LoadError {
         /// The epoch that ended.
         epoch: u64,
     },
+    /// One sample took longer than the timeout.
+    #[error(
+        "{0}, longer than the timeout: look at the file, or raise the loader's timeout (worker \
+         processes are replaced instead)"
+    )]
+    Stalled(Box<Stall>),
+    /// The worker processes can't go on.
+    #[error(transparent)]
+    Workers(WorkerError),
     /// A position beyond the epoch's end.
     #[error("there is no batch {batch} to start from: an epoch has {batches}")]
     NoSuchBatch {

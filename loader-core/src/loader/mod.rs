@@ -5,6 +5,7 @@ mod builder;
 mod epoch;
 mod error;
 mod pool;
+mod watch;
 
 use std::sync::Arc;
 
@@ -13,11 +14,12 @@ pub use builder::DataLoaderBuilder;
 pub use epoch::{Epoch, FailureReport};
 pub use error::{BuildError, LoadError, SampleFailure};
 use serde::{Deserialize, Serialize};
+pub use watch::Stall;
 
 use self::pool::Pool;
 use crate::dataset::Dataset;
 use crate::sampler::Sampler;
-use crate::worker::Threads;
+use crate::worker::{Control, Crew};
 
 /// What happens when a sample can't be made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,7 +84,7 @@ pub struct DataLoader<D: Dataset> {
     pool: Arc<Pool>,
     policy: ErrorPolicy,
     // Dropped after `drop` has closed the pool.
-    _workers: Threads,
+    _workers: Crew,
 }
 
 impl<D: Dataset> DataLoader<D> {
@@ -111,6 +113,17 @@ impl<D: Dataset> DataLoader<D> {
     /// The dataset.
     pub fn dataset(&self) -> &D {
         &self.dataset
+    }
+
+    /// The ids of the worker processes that run at present; none where workers are threads. Their
+    /// memory can be looked at there, and debuggers attached.
+    pub fn worker_pids(&self) -> Vec<u32> {
+        self.pool.control().map(Control::pids).unwrap_or_default()
+    }
+
+    /// Worker processes that died so far and were replaced.
+    pub fn restarts(&self) -> u64 {
+        self.pool.control().map_or(0, Control::restarts)
     }
 
     /// Starts an epoch. Its first batches may be there already: while one epoch drains, the next

@@ -3,17 +3,27 @@
 //! Its lock is taken by the consumer once a batch, when one is asked for and when one comes back.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::error::LoadError;
-use crate::shm::{Arena, Descriptor, MemoryError, SlotLease};
+use super::watch::{Verdict, Watch};
+use crate::dataset::{Location, SampleError, Stage};
+use crate::shm::{Arena, Descriptor, MemoryError, SlotLease, WorkerId};
+use crate::worker::{Batches, Control, WorkerError};
 
 pub(super) struct Pool {
     arena: Arc<Arena>,
     plan: Plan,
+    locate: Box<Locate>,
     state: Mutex<State>,
+    /// Set where the workers are processes.
+    control: OnceLock<Arc<Control>>,
 }
+
+/// Where a sample of the dataset comes from.
+pub(super) type Locate = dyn Fn(u64) -> Location + Send + Sync;
 
 /// What never changes.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +37,8 @@ pub(super) struct Plan {
     pub(super) ordered: bool,
     /// How long to wait for a held batch where no slot is left.
     pub(super) wait_for_slot: Duration,
+    /// How long one sample may take.
+    pub(super) timeout: Option<Duration>,
 }
 
 #[derive(Default)]
@@ -40,6 +52,8 @@ struct State {
     queued: VecDeque<Queued>,
     /// Slots of batches that nobody wants any more, until their workers have left them.
     withdrawn: Vec<u32>,
+    /// Queued slots with cells that a dead worker gave back, while the workers' queue is full.
+    unoffered: Vec<u32>,
     /// Counts the epochs started, so that an iterator knows whether it is the current one.
     ticket: u64,
     epoch: u64,
@@ -51,6 +65,8 @@ struct State {
     following: Option<u64>,
     /// Why the last attempt to get more memory failed.
     refused: Option<MemoryError>,
+    /// Why there will be no more batches.
+    broken: Option<WorkerError>,
 }
 
 struct Queued {
@@ -77,7 +93,11 @@ pub(super) struct Ready {
 
 impl Pool {
     /// A pool with memory for the batches that are made ahead and one that is used.
-    pub(super) fn new(arena: Arc<Arena>, plan: Plan) -> Result<Self, MemoryError> {
+    pub(super) fn new(
+        arena: Arc<Arena>,
+        plan: Plan,
+        locate: Box<Locate>,
+    ) -> Result<Self, MemoryError> {
         let mut state = State::default();
         for slot in 0..(plan.prefetch + 1).min(arena.max_slots()) as u32 {
             arena.reserve(slot)?;
@@ -85,7 +105,18 @@ impl Pool {
         }
         state.free.reverse();
         state.reserved = state.free.len() as u32;
-        Ok(Self { arena, plan, state: Mutex::new(state) })
+        let (state, control) = (Mutex::new(state), OnceLock::new());
+        Ok(Self { arena, plan, locate, state, control })
+    }
+
+    /// Lets the pool end processes whose sample takes too long.
+    pub(super) fn set_control(&self, control: Arc<Control>) {
+        // It is set once, when the loader is built.
+        let _ = self.control.set(control);
+    }
+
+    pub(super) fn control(&self) -> Option<&Control> {
+        self.control.get().map(|control| &**control)
     }
 
     pub(super) fn batches(&self) -> u64 {
@@ -145,6 +176,7 @@ impl Pool {
 
     fn withdraw(&self, state: &mut State) {
         state.next = None;
+        state.unoffered.clear();
         for queued in state.queued.drain(..) {
             self.arena.withdraw(queued.slot);
             state.withdrawn.push(queued.slot);
@@ -160,6 +192,7 @@ impl Pool {
         epoch: u64,
     ) -> Result<Option<Ready>, LoadError> {
         let asked = Instant::now();
+        let mut watch = Watch::start(&self.arena, self.plan.timeout);
         loop {
             let seen = self.arena.ready_word();
             let mut guard = self.lock();
@@ -177,8 +210,10 @@ impl Pool {
                 self.refill(state);
                 return Ok(Some(self.ready(&queued)));
             }
-            let mut timeout = None;
-            if state.queued.is_empty() && state.withdrawn.is_empty() {
+            if let Some(error) = &state.broken {
+                return Err(LoadError::Workers(error.clone()));
+            }
+            let timeout = if state.queued.is_empty() && state.withdrawn.is_empty() {
                 // Only the caller can help, by dropping a batch.
                 let waited = asked.elapsed();
                 let left = self.plan.wait_for_slot.saturating_sub(waited);
@@ -190,10 +225,21 @@ impl Pool {
                         refused: state.refused.take(),
                     });
                 }
-                timeout = Some(left);
-            }
+                left
+            } else {
+                match watch.look(&self.arena, &self.locate) {
+                    Verdict::Wait(timeout) => timeout,
+                    Verdict::Stalled(stall) => match (self.control(), stall.worker) {
+                        (Some(control), Some(worker)) => {
+                            control.kill_for_timeout(worker);
+                            watch.pause()
+                        }
+                        _ => return Err(LoadError::Stalled(Box::new(stall))),
+                    },
+                }
+            };
             drop(guard);
-            self.arena.wait_ready(seen, timeout);
+            self.arena.wait_ready(seen, Some(timeout));
         }
     }
 
@@ -220,6 +266,7 @@ impl Pool {
 
     /// Gives the workers as much as is wanted ahead, as far as there are slots.
     fn refill(&self, state: &mut State) {
+        state.unoffered.retain(|&slot| !self.arena.offer_again(slot));
         while state.queued.len() < self.plan.prefetch {
             let Some(next) = self.upcoming(state) else { return };
             let Some(slot) = self.free_slot(state) else { return };
@@ -268,11 +315,48 @@ impl Pool {
         }
     }
 
+    /// A sample as error messages name it.
+    fn describe(&self, index: u64) -> String {
+        match (self.locate)(index).path {
+            Some(path) => format!("{index} ({path:?})"),
+            None => index.to_string(),
+        }
+    }
+
     fn give_back(&self, slot: u32) {
         let state = &mut *self.lock();
         state.held -= 1;
         state.free.push(slot);
         self.refill(state);
+        self.arena.notify_ready();
+    }
+}
+
+impl Batches for Pool {
+    fn take_back(&self, workers: &Range<WorkerId>, blamed: bool, how: &str) -> Vec<String> {
+        let state = &mut *self.lock();
+        let mut lost = Vec::new();
+        // Nobody works on slots that are free or held.
+        for &slot in &state.withdrawn {
+            lost.extend(self.arena.take_back(slot, workers, false, false));
+        }
+        for queued in &state.queued {
+            lost.extend(self.arena.take_back(queued.slot, workers, true, blamed));
+        }
+        for lost in lost.iter().filter(|lost| lost.poison) {
+            let text = format!("the worker process {how} while making it, for the second time");
+            let error = SampleError::new(Stage::Worker, text);
+            self.arena.tell(lost.slot, lost.at, lost.attempt, lost.index, workers.start, &error);
+        }
+        // After that, as whoever claims a cell goes on from what its places tell.
+        state.unoffered = state.queued.iter().map(|queued| queued.slot).collect();
+        self.refill(state);
+        self.arena.notify_ready();
+        lost.iter().map(|lost| self.describe(lost.index)).collect()
+    }
+
+    fn end(&self, error: WorkerError) {
+        self.lock().broken = Some(error);
         self.arena.notify_ready();
     }
 }

@@ -1,20 +1,21 @@
 //! Order as a function: (seed, epoch, position) gives the sample, so nothing about an epoch is
 //! shipped to workers, resume is a number, and ranks don't need to talk. See `docs/order.md`.
 
+mod described;
 mod indices;
 mod permutation;
 mod shard;
 mod weighted;
 
-use std::sync::Arc;
-
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::described::DescribedSampler;
 use self::indices::Indices;
 use self::permutation::Permutation;
 pub use self::shard::{Shard, ShardError, ShardMode};
 use crate::dataset::Fingerprint;
 use crate::rng::Draws;
+use crate::shm::MAX_INDEX;
 
 /// The order in which the samples of an epoch come.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -44,9 +45,9 @@ pub enum Order {
     },
 }
 
-/// Lengths end here. It keeps all arithmetic of positions inside `u64`, and leaves the two bits of a
-/// word that batches keep beside the index of a sample.
-const MAX_LEN: u64 = 1 << 62;
+/// Lengths end here. It keeps all arithmetic of positions inside `u64`, and leaves room in the word
+/// in which batches keep the index of a sample.
+const MAX_LEN: u64 = MAX_INDEX;
 
 /// Goes up when the same order, seed and epoch would mean other samples.
 const VERSION: u64 = 1;
@@ -77,9 +78,18 @@ pub struct Sampler {
 enum Plan {
     Sequential,
     Shuffled,
-    Subset { indices: Indices, shuffle: bool, repeats: bool },
-    Replaced { cumulated: Indices },
-    Race { weights: Arc<[f64]> },
+    Subset {
+        indices: Indices,
+        shuffle: bool,
+        repeats: bool,
+    },
+    Replaced {
+        cumulated: Indices,
+    },
+    /// The weights as their bits.
+    Race {
+        weights: Indices,
+    },
 }
 
 impl Sampler {
@@ -125,7 +135,7 @@ impl Sampler {
                     if positive < num_samples {
                         return Err(OrderError::TooFewWeights { positive, num_samples });
                     }
-                    Plan::Race { weights: weights.into() }
+                    Plan::Race { weights: weighted::to_bits(&weights) }
                 };
                 (plan, num_samples)
             }
@@ -163,7 +173,7 @@ impl Sampler {
             }
             Plan::Race { weights } => {
                 let draws = draws(self.seed, epoch, 0, DRAW_RACE);
-                let indices = weighted::race(weights, self.samples, draws);
+                let indices = weighted::race(&weighted::from_bits(weights), self.samples, draws);
                 Rule::Listed { indices, shuffle: None, repeats: false }
             }
         };

@@ -15,6 +15,15 @@ pub(super) fn check(weights: &[f64]) -> Result<u64, OrderError> {
     Ok(weights.iter().filter(|w| **w > 0.0).count() as u64)
 }
 
+/// Weights in a form that can be shared.
+pub(super) fn to_bits(weights: &[f64]) -> Indices {
+    weights.iter().map(|w| w.to_bits()).collect::<Vec<_>>().into()
+}
+
+pub(super) fn from_bits(weights: &Indices) -> Vec<f64> {
+    weights.as_slice().iter().map(|&bits| f64::from_bits(bits)).collect()
+}
+
 /// The cumulated weights as whole numbers, for [`draw`]. An item of weight 0 adds nothing and is
 /// never drawn. At least one weight is above 0.
 pub(super) fn cumulate(weights: &[f64]) -> Indices {

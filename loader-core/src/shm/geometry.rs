@@ -1,7 +1,7 @@
 //! Where everything lies in an arena, computed from what a batch is made of.
 //!
 //! ```text
-//! header | queue of slots          control words, once
+//! header | queue of slots | desks  control words, once
 //! slot 0 | slot 1 | ...            each: slot header, claim cells, sample words, failures, fields
 //! ```
 //!
@@ -18,6 +18,8 @@ use crate::field::Field;
 const MAX_CELLS: usize = 1024;
 /// Slots an arena has at most.
 pub(crate) const MAX_SLOTS: usize = 4096;
+/// Workers an arena has at most; a claim names its worker in 16 bits.
+pub(crate) const MAX_WORKERS: usize = 4096;
 /// Failures of a batch that are told in words; those beyond are counted.
 pub(super) const MAX_FAILURES: usize = 16;
 /// Bytes of one failure: a header of 20 and the text.
@@ -26,6 +28,8 @@ pub(super) const FAILURE_BYTES: usize = 512;
 pub(super) const LINE: usize = 64;
 
 const PAGE: usize = 4096;
+/// Bytes of a worker's desk: two lines, since neighbouring lines are fetched in pairs.
+pub(super) const DESK_BYTES: usize = 2 * LINE;
 const HEADER_BYTES: usize = 8 * LINE;
 const SLOT_HEADER_BYTES: usize = 2 * LINE;
 
@@ -109,7 +113,7 @@ impl Geometry {
             field_at.push(place(bytes.checked_mul(batch_size)?, LINE)?);
         }
         let slot_bytes = end.checked_next_multiple_of(PAGE)?;
-        slot_bytes.checked_mul(MAX_SLOTS)?.checked_add(Self::slots_at(MAX_SLOTS))?;
+        slot_bytes.checked_mul(MAX_SLOTS)?.checked_add(Self::slots_at(MAX_SLOTS, MAX_WORKERS))?;
         (slot_bytes <= isize::MAX as usize / (2 * MAX_SLOTS)).then_some(())?;
         Some(Self {
             fields,
@@ -128,13 +132,17 @@ impl Geometry {
         HEADER_BYTES
     }
 
-    /// Entries of the queue. See `Arena::open` for the factor.
+    /// Entries of the queue. See `Board::next_number` for the factor.
     pub(super) const fn queue_len(max_slots: usize) -> usize {
         2 * max_slots
     }
 
-    pub(super) const fn slots_at(max_slots: usize) -> usize {
-        (HEADER_BYTES + 4 * Self::queue_len(max_slots)).next_multiple_of(PAGE)
+    pub(super) const fn desks_at(max_slots: usize) -> usize {
+        (HEADER_BYTES + 4 * Self::queue_len(max_slots)).next_multiple_of(DESK_BYTES)
+    }
+
+    pub(super) const fn slots_at(max_slots: usize, workers: usize) -> usize {
+        (Self::desks_at(max_slots) + DESK_BYTES * workers).next_multiple_of(PAGE)
     }
 }
 

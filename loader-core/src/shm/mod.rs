@@ -1,16 +1,33 @@
 //! Shared memory: the segment that batches lie in, and the protocol by which workers fill it.
-//!
-//! All of the crate's `unsafe` but the path table's byte access is here.
 
 mod arena;
+mod board;
 mod cell;
+mod claim;
+mod desk;
+mod failure;
 mod futex;
 mod geometry;
+mod lease;
+mod place;
+mod sealed;
 mod segment;
+mod sync;
 
-pub(crate) use arena::{Arena, Claim, Descriptor, Failure, SlotLease};
+#[cfg(test)]
+pub(crate) use arena::Lost;
+pub(crate) use arena::{Arena, Descriptor};
 pub(crate) use cell::WorkerId;
+pub(crate) use claim::Claim;
+pub(crate) use desk::now;
+pub(crate) use failure::Failure;
 pub use geometry::GeometryError;
-pub(crate) use geometry::{Geometry, MAX_SLOTS};
+pub(crate) use geometry::{Geometry, MAX_SLOTS, MAX_WORKERS};
+pub(crate) use lease::SlotLease;
+pub(crate) use place::MAX_INDEX;
+pub(crate) use sealed::{map_sealed, sealed_file};
 pub use segment::MemoryError;
 pub(crate) use segment::available_memory;
+
+#[cfg(test)]
+mod tests;

@@ -4,9 +4,13 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
+
+use super::board::Words;
+use super::sync::{AtomicU32, AtomicU64};
 
 /// Why there is no memory for batches.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +56,23 @@ impl Segment {
         Ok(Self { file, map })
     }
 
+    /// Maps a segment that another process created with that length.
+    pub(super) fn attach(fd: OwnedFd, len: usize) -> io::Result<Self> {
+        let file = File::from(fd);
+        let found = file.metadata()?.len();
+        if found != len as u64 {
+            let text = format!("the segment for batches has {found} bytes, not {len}");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        }
+        let map = MmapOptions::new().len(len).map_raw(&file)?;
+        Ok(Self { file, map })
+    }
+
+    /// What another process needs to attach.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
     /// Reserves memory for a range, so that touching it can't fail later. A memfd's pages are
     /// limited by nothing but the machine's memory and the control group's, and exceeding either
     /// kills a process instead of failing a call, so both are asked first.
@@ -78,6 +99,25 @@ impl Segment {
 
     pub(super) fn len(&self) -> usize {
         self.map.len()
+    }
+}
+
+impl Words for Segment {
+    fn u32(&self, at: usize) -> &AtomicU32 {
+        assert!(at.is_multiple_of(4) && at + 4 <= self.len());
+        // SAFETY:
+        // - In bounds and aligned: just checked; the map begins at a page.
+        // - Reserved: control words lie in the header, reserved when the arena is made, or in a
+        //   slot, which is reserved before it is opened, and only then known to workers.
+        // - Shared: the words of the control block are only ever accessed as atomics.
+        // - Alive: the reference borrows `self`, which owns the map.
+        unsafe { AtomicU32::from_ptr(self.as_mut_ptr().add(at).cast()) }
+    }
+
+    fn u64(&self, at: usize) -> &AtomicU64 {
+        assert!(at.is_multiple_of(8) && at + 8 <= self.len());
+        // SAFETY: as in `u32`.
+        unsafe { AtomicU64::from_ptr(self.as_mut_ptr().add(at).cast()) }
     }
 }
 

@@ -11,7 +11,7 @@ use crate::sampler::{EpochOrder, Sampler};
 use crate::shm::{Arena, Claim, Descriptor, WorkerId};
 
 /// How often a failed sample is replaced by another that fails too before the place counts as failed.
-const SUBSTITUTES: u64 = 8;
+const SUBSTITUTES: u32 = 8;
 /// No sample's own draws have this occurrence; the sampler's have the number after it.
 const SUBSTITUTE_DRAWS: u64 = u64::MAX - 1;
 /// Epochs whose order is kept: the one that drains, the one that fills, and one in reserve.
@@ -118,26 +118,36 @@ impl Filler<'_> {
         batch: Descriptor,
         order: &EpochOrder,
     ) {
+        // A worker that died may have been here.
+        let begun = claim.place(at);
+        if begun.is_made() {
+            return;
+        }
         let (seed, epoch) = (self.job.seed, batch.epoch);
         let position = order.global(batch.first + u64::from(at));
         let pick = order.pick(position);
         let mut sample = Sample { index: pick.index, epoch, seed, occurrence: pick.occurrence };
         let mut substitutes = None;
-        for attempt in 0..=SUBSTITUTES {
+        let attempts = if self.job.substitute { SUBSTITUTES } else { 0 };
+        for attempt in 0..=attempts {
+            if attempt > 0 {
+                // Chosen by the position in the whole epoch alone: no other place changes, and the
+                // number of ranks makes no difference. Among the epoch's samples: a subset or
+                // weights may leave out others for a reason.
+                let draws = substitutes.get_or_insert_with(|| {
+                    Draws::keyed(seed, epoch, position, SUBSTITUTE_DRAWS, 0)
+                });
+                sample.index = order.pick(draws.below(order.samples())).index;
+                sample.occurrence = SUBSTITUTE_DRAWS - 1 - position;
+            }
+            if attempt < begun.attempt() {
+                continue;
+            }
+            claim.begin(at, sample.index);
             match self.make(&sample, &mut claim.writer(at)) {
-                Ok(()) => return claim.made(at, sample.index, pick.padding),
-                Err(error) => claim.failed(at, sample.index, &error),
+                Ok(()) => return claim.made(at, pick.padding),
+                Err(error) => claim.failed(at, &error),
             }
-            if !self.job.substitute || attempt == SUBSTITUTES {
-                return;
-            }
-            // Chosen by the position in the whole epoch alone: no other place changes, and the
-            // number of ranks makes no difference. Among the epoch's samples: a subset or weights
-            // may leave out others for a reason.
-            let draws = substitutes
-                .get_or_insert_with(|| Draws::keyed(seed, epoch, position, SUBSTITUTE_DRAWS, 0));
-            sample.index = order.pick(draws.below(order.samples())).index;
-            sample.occurrence = SUBSTITUTE_DRAWS - 1 - position;
         }
     }
 
@@ -159,7 +169,7 @@ impl Filler<'_> {
     }
 }
 
-fn panic_message(panic: &(dyn Any + Send)) -> &str {
+pub(super) fn panic_message(panic: &(dyn Any + Send)) -> &str {
     panic
         .downcast_ref::<&str>()
         .copied()

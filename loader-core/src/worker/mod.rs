@@ -1,36 +1,173 @@
 //! Workers: whoever claims pieces of batches and makes their samples. Every execution model runs
 //! the same loop over the same arena.
 
+mod events;
 mod fill;
+mod init;
+mod job;
+mod process;
+mod registry;
+mod running;
+mod server;
+mod supervisor;
+mod sys;
 mod threads;
+mod wire;
 
 use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Duration;
 
 pub(crate) use fill::{Job, erase};
-pub(crate) use threads::Threads;
+use init::ForkServer;
+pub use init::{InitError, init, init_with};
+use job::DescribedJob;
+pub use registry::Registry;
+pub use supervisor::WorkerError;
+pub(crate) use supervisor::{Batches, Control};
+use supervisor::{Processes, StartError};
+use threads::Threads;
+
+use crate::dataset::{Recipe, RecipeError};
 
 /// Who makes the samples.
 ///
 /// The default is one thread for each CPU that this process may use: its affinity mask and the
 /// quota of its control group count.
+///
+/// Threads share everything and start at once. Processes cost about a millisecond each to start and
+/// a megabyte or so of memory; they earn it by isolation: a decoder that crashes takes one sample
+/// with it instead of the training run. They need [`init`] at the start of the program. Whoever makes
+/// them, the batches are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Workers {
+    /// 0: none but this one.
+    processes: usize,
     threads: usize,
 }
 
 impl Workers {
     /// That many threads of this process.
     pub fn threads(threads: usize) -> Self {
-        Self { threads }
+        Self { processes: 0, threads }
     }
 
+    /// That many processes of one thread each.
+    pub fn processes(processes: usize) -> Self {
+        Self { processes, threads: 1 }
+    }
+
+    /// One process with that many threads: as [`threads`](Self::threads), but whatever happens to
+    /// them does not happen to this process.
+    pub fn subprocess(threads: usize) -> Self {
+        Self { processes: 1, threads }
+    }
+
+    /// That many threads in each of the processes, or in this one where there are none.
+    pub fn threads_per_process(self, threads: usize) -> Self {
+        Self { threads, ..self }
+    }
+
+    /// Workers of all processes.
     pub(crate) fn count(self) -> usize {
-        self.threads
+        self.processes.max(1).saturating_mul(self.threads)
+    }
+
+    pub(crate) fn are_processes(self) -> bool {
+        self.processes > 0
     }
 }
 
 impl Default for Workers {
     fn default() -> Self {
         Self::threads(std::thread::available_parallelism().map_or(1, NonZeroUsize::get))
+    }
+}
+
+/// Why workers could not be started.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartWorkersError {
+    /// Worker processes were asked for in a program that did not call [`init`].
+    #[error(
+        "worker processes need loader_core::init() as the first line of main (or init_with, for \
+         datasets of your own); worker threads don't"
+    )]
+    NotInitialized,
+    /// The dataset can't go to another process.
+    #[error("worker processes can't open {dataset}: {source}")]
+    Recipe {
+        /// The type of the dataset.
+        dataset: &'static str,
+        /// Why not.
+        source: RecipeError,
+    },
+    /// The program's registry does not know the dataset.
+    #[error(
+        "worker processes don't know the dataset {name:?}: add it to the registry that is given to \
+         init_with, by Registry::dataset. Registered are {registered:?}"
+    )]
+    NotRegistered {
+        /// The name in the dataset's recipe.
+        name: String,
+        /// The names that are known.
+        registered: Vec<String>,
+    },
+    /// A worker process could not start or could not open the dataset.
+    #[error(transparent)]
+    Worker(#[from] WorkerError),
+    /// The system refused.
+    #[error("starting workers: {0}")]
+    System(#[from] std::io::Error),
+}
+
+impl From<StartError> for StartWorkersError {
+    fn from(error: StartError) -> Self {
+        match error {
+            StartError::System(error) => Self::System(error),
+            StartError::Worker(error) => Self::Worker(error),
+        }
+    }
+}
+
+/// Running workers; dropping it ends them.
+pub(crate) enum Crew {
+    Threads(#[expect(dead_code, reason = "held for its drop")] Threads),
+    Processes(Processes),
+}
+
+impl Crew {
+    /// `recipe` is asked for only where workers are processes; `timeout` is the loader's.
+    pub(crate) fn start(
+        workers: Workers,
+        job: Job,
+        recipe: impl FnOnce() -> Result<Recipe, StartWorkersError>,
+        batches: Arc<dyn Batches>,
+        timeout: Option<Duration>,
+    ) -> Result<Self, StartWorkersError> {
+        if !workers.are_processes() {
+            return Ok(Self::Threads(Threads::start(job, workers.count() as u16)?));
+        }
+        let server = ForkServer::get().ok_or(StartWorkersError::NotInitialized)?;
+        let recipe = recipe()?;
+        if !server.datasets.iter().any(|name| name == recipe.name()) {
+            let mut registered = server.datasets.clone();
+            registered.sort_unstable();
+            let name = recipe.name().to_owned();
+            return Err(StartWorkersError::NotRegistered { name, registered });
+        }
+        let (processes, threads) = (workers.processes as u16, workers.threads as u16);
+        let (described, files) = DescribedJob::new(&job, recipe, processes, threads)?;
+        let arena = Arc::clone(&job.arena);
+        let processes = Processes::start(server, &described, &files, arena, batches, timeout)?;
+        Ok(Self::Processes(processes))
+    }
+
+    /// What can be asked of worker processes, where there are some.
+    pub(crate) fn control(&self) -> Option<&Arc<Control>> {
+        match self {
+            Self::Threads(_) => None,
+            Self::Processes(processes) => Some(processes.control()),
+        }
     }
 }

@@ -1,0 +1,79 @@
+//! A sampler on its way to another process. What it computes from is text; the numbers of an
+//! explicit order go as one file in memory, which all workers map.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use serde::{Deserialize, Serialize};
+
+use super::indices::Indices;
+use super::{Plan, Sampler, Shard};
+use crate::dataset::Fingerprint;
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct DescribedSampler {
+    plan: DescribedPlan,
+    samples: u64,
+    shard: Option<Shard>,
+    seed: u64,
+    fingerprint: Fingerprint,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+enum DescribedPlan {
+    Sequential,
+    Shuffled,
+    Subset { shuffle: bool, repeats: bool },
+    Replaced,
+    Race,
+}
+
+impl Sampler {
+    /// The description, and the numbers of an explicit order.
+    pub(crate) fn describe(&self) -> io::Result<(DescribedSampler, Option<OwnedFd>)> {
+        let (plan, numbers) = match &self.plan {
+            Plan::Sequential => (DescribedPlan::Sequential, None),
+            Plan::Shuffled => (DescribedPlan::Shuffled, None),
+            Plan::Subset { indices, shuffle, repeats } => {
+                let (shuffle, repeats) = (*shuffle, *repeats);
+                (DescribedPlan::Subset { shuffle, repeats }, Some(indices.share()?))
+            }
+            Plan::Replaced { cumulated } => (DescribedPlan::Replaced, Some(cumulated.share()?)),
+            Plan::Race { weights } => (DescribedPlan::Race, Some(weights.share()?)),
+        };
+        let (samples, shard, seed) = (self.samples, self.shard, self.seed);
+        let fingerprint = self.fingerprint;
+        Ok((DescribedSampler { plan, samples, shard, seed, fingerprint }, numbers))
+    }
+}
+
+impl DescribedSampler {
+    /// The sampler again; `numbers` gives the file where there is one.
+    pub(crate) fn attach(
+        self,
+        numbers: impl FnOnce() -> Result<OwnedFd, String>,
+    ) -> Result<Sampler, String> {
+        let shared = || {
+            let indices = Indices::attach(numbers()?).map_err(|e| format!("an order: {e}"))?;
+            if indices.len() == 0 { Err("an order of nothing".to_owned()) } else { Ok(indices) }
+        };
+        let plan = match self.plan {
+            DescribedPlan::Sequential => Plan::Sequential,
+            DescribedPlan::Shuffled => Plan::Shuffled,
+            DescribedPlan::Subset { shuffle, repeats } => {
+                let indices = shared()?;
+                if indices.len() != self.samples {
+                    return Err(format!("{} of {} indices", indices.len(), self.samples));
+                }
+                Plan::Subset { indices, shuffle, repeats }
+            }
+            DescribedPlan::Replaced => Plan::Replaced { cumulated: shared()? },
+            DescribedPlan::Race => Plan::Race { weights: shared()? },
+        };
+        if self.samples == 0 || self.samples > super::MAX_LEN {
+            return Err(format!("an order of {} samples", self.samples));
+        }
+        let (samples, shard, seed) = (self.samples, self.shard, self.seed);
+        Ok(Sampler { plan, samples, shard, seed, fingerprint: self.fingerprint })
+    }
+}

@@ -1,0 +1,47 @@
+//! Files in memory that nobody can change any more, so that they can be read as slices.
+
+use std::fs::File;
+use std::io::{self, Write};
+
+use memmap2::Mmap;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
+
+const SEALS: SealFlags =
+    SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::WRITE).union(SealFlags::SEAL);
+
+/// A file that exists in memory only and holds those bytes for ever.
+pub(crate) fn sealed_file(name: &str, bytes: &[u8]) -> io::Result<File> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let mut file = File::from(memfd_create(name, flags)?);
+    file.write_all(bytes)?;
+    fcntl_add_seals(&file, SEALS)?;
+    Ok(file)
+}
+
+/// Maps such a file; an error where it is another kind of file.
+pub(crate) fn map_sealed(file: &File) -> io::Result<Mmap> {
+    if !fcntl_get_seals(file)?.contains(SEALS) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a file that is not sealed"));
+    }
+    // SAFETY: the seals, which can't be taken off, bar everyone from changing bytes or length.
+    unsafe { Mmap::map(file) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sealed_bytes_can_be_mapped_and_not_changed() {
+        let mut file = sealed_file("test", b"numbers").unwrap();
+        assert!(file.write_all(b"x").is_err() && file.set_len(1).is_err());
+        assert_eq!(&*map_sealed(&file).unwrap(), b"numbers");
+    }
+
+    #[test]
+    fn other_files_are_refused() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(8).unwrap();
+        assert!(map_sealed(&file).is_err());
+    }
+}

@@ -1,0 +1,117 @@
+//! Starting the fork server, which has to come first in a program.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::OnceLock;
+
+use rustix::process::{Pid, getpid};
+
+use super::job::{DescribedJob, JobFiles};
+use super::registry::Registry;
+use super::supervisor::{StartError, WorkerError, how_ended};
+use super::sys::{self, Forked};
+use super::{server, wire};
+
+/// Why worker processes can't be made ready.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InitError {
+    /// The program has started threads already.
+    #[error(
+        "loader_core::init() was called in a process with {threads} threads, and only a process \
+         with one can be forked safely: make it the first line of main, before anything that starts \
+         threads (test harnesses, async runtimes, thread pools); worker threads need no init"
+    )]
+    TooLate {
+        /// The threads there are.
+        threads: usize,
+    },
+    /// It was called before.
+    #[error("loader_core::init() was called twice: once, as the first line of main, is enough")]
+    Again,
+    /// The system refused.
+    #[error("worker processes can't be made ready: {0} (worker threads need no init)")]
+    System(#[from] io::Error),
+}
+
+/// The program's end of the fork server.
+pub(super) struct ForkServer {
+    pub(super) pid: Pid,
+    control: OwnedFd,
+    /// The datasets that workers can open.
+    pub(super) datasets: Vec<String>,
+}
+
+static SERVER: OnceLock<ForkServer> = OnceLock::new();
+
+impl ForkServer {
+    /// `None` where `init` was not called.
+    pub(super) fn get() -> Option<&'static Self> {
+        SERVER.get()
+    }
+
+    /// Hands over a job; what comes of it is told through `socket`'s other end.
+    pub(super) fn send(
+        &self,
+        job: &DescribedJob,
+        socket: OwnedFd,
+        files: &JobFiles,
+    ) -> Result<(), StartError> {
+        let mut fds = vec![socket.as_fd()];
+        fds.extend(files.borrowed());
+        wire::send(self.control.as_fd(), job, &fds).map_err(|error| match error.kind() {
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
+                StartError::Worker(WorkerError::ServerGone { how: how_ended(self.pid) })
+            }
+            _ => StartError::System(error),
+        })
+    }
+}
+
+/// Makes worker processes possible, for loaders with
+/// [`Workers::processes`](crate::Workers::processes) and the like: forks a small server that will
+/// fork them. To be called as the first line of `main`, while the program has one thread. Takes
+/// about a millisecond. Loaders with worker threads need no init.
+///
+/// The server and all workers end with the program, however it ends.
+///
+/// ```no_run
+/// fn main() -> Result<(), Box<dyn std::error::Error>> {
+///     loader_core::init()?;
+///     // open datasets, build loaders, train
+///     Ok(())
+/// }
+/// ```
+///
+/// # Errors
+/// Where the program has more than one thread, called it before, or the system can't fork.
+pub fn init() -> Result<(), InitError> {
+    init_with(Registry::new())
+}
+
+/// The same as [`init`] for a program with datasets of its own: worker processes open what the
+/// registry names.
+///
+/// # Errors
+/// Those of [`init`].
+pub fn init_with(registry: Registry) -> Result<(), InitError> {
+    if SERVER.get().is_some() {
+        return Err(InitError::Again);
+    }
+    let threads = sys::thread_count()?;
+    if threads != 1 {
+        return Err(InitError::TooLate { threads });
+    }
+    let (control, servers) = wire::pair()?;
+    let program = getpid();
+    match sys::fork()? {
+        Forked::Child => {
+            drop(control);
+            server::run(program, servers, &registry)
+        }
+        Forked::Parent(pid) => {
+            let server = ForkServer { pid, control, datasets: registry.names() };
+            SERVER.set(server).map_err(|_| InitError::Again)
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! A job on its way to a worker process: a few hundred bytes and open files.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::fill::Job;
+use super::registry::Registry;
+use crate::dataset::{DescribedRecipe, Recipe};
+use crate::field::Field;
+use crate::sampler::DescribedSampler;
+use crate::shm::{Arena, Geometry, MAX_SLOTS, MAX_WORKERS};
+
+/// What a worker process needs to know. Its files are, in this order: the arena, the numbers of the
+/// order if it is an explicit one, those of the dataset.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct DescribedJob {
+    pub(super) processes: u16,
+    pub(super) threads: u16,
+    fields: Vec<Field>,
+    batch_size: usize,
+    max_slots: usize,
+    sampler: DescribedSampler,
+    seed: u64,
+    substitute: bool,
+    dataset: DescribedRecipe,
+}
+
+/// The open files that go with it.
+pub(super) struct JobFiles {
+    arena: OwnedFd,
+    numbers: Option<OwnedFd>,
+    recipe: Recipe,
+}
+
+impl JobFiles {
+    pub(super) fn borrowed(&self) -> Vec<BorrowedFd<'_>> {
+        let own = [Some(&self.arena), self.numbers.as_ref()];
+        own.into_iter().flatten().map(AsFd::as_fd).chain(self.recipe.files()).collect()
+    }
+}
+
+impl DescribedJob {
+    /// Describes a job for processes.
+    pub(super) fn new(
+        job: &Job,
+        recipe: Recipe,
+        processes: u16,
+        threads: u16,
+    ) -> std::io::Result<(Self, JobFiles)> {
+        let (arena, geometry) = (&job.arena, job.arena.geometry());
+        let (sampler, numbers) = job.sampler.describe()?;
+        let described = Self {
+            processes,
+            threads,
+            fields: geometry.fields.clone(),
+            batch_size: geometry.batch_size,
+            max_slots: arena.max_slots(),
+            sampler,
+            seed: job.seed,
+            substitute: job.substitute,
+            dataset: recipe.described(),
+        };
+        Ok((described, JobFiles { arena: arena.fd().try_clone_to_owned()?, numbers, recipe }))
+    }
+
+    /// Workers of all processes.
+    fn workers(&self) -> usize {
+        usize::from(self.processes) * usize::from(self.threads)
+    }
+
+    /// The job itself, in the process that is to do it.
+    pub(super) fn attach(self, files: Vec<OwnedFd>, registry: &Registry) -> Result<Job, String> {
+        let in_range = |value: usize, max| (1..=max).contains(&value);
+        if !in_range(self.workers(), MAX_WORKERS) || !in_range(self.max_slots, MAX_SLOTS) {
+            let (workers, slots) = (self.workers(), self.max_slots);
+            return Err(format!("a job of {workers} workers and {slots} slots"));
+        }
+        let workers = self.workers();
+        let geometry = Geometry::new(self.fields, self.batch_size).map_err(|e| e.to_string())?;
+        let mut files = files.into_iter();
+        let mut next = |what: &str| files.next().ok_or(format!("the job came without {what}"));
+        let arena = Arena::attach(next("its arena")?, geometry, self.max_slots, workers)
+            .map_err(|e| format!("the memory for batches: {e}"))?;
+        let sampler = self.sampler.attach(|| next("the numbers of its order"))?;
+        let dataset = registry.attach(self.dataset.with_files(files.collect()))?;
+        Ok(Job::new(Arc::new(arena), dataset, sampler, self.seed, self.substitute))
+    }
+}
