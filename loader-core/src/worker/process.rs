@@ -31,6 +31,10 @@ pub(super) struct WorkerProcess {
 impl WorkerProcess {
     pub(super) fn run(self, registry: &Registry) -> ! {
         let process = self.process;
+        if sys::die_with(self.server).is_err() {
+            // Nobody is there any more to be told.
+            sys::exit(REFUSED);
+        }
         let Ok(socket) = self.socket.try_clone() else { sys::exit(REFUSED) };
         let worked = catch_unwind(AssertUnwindSafe(|| self.work(registry)));
         let worked = worked.unwrap_or_else(|panic| Err(panic_message(&*panic).to_owned()));
@@ -41,7 +45,6 @@ impl WorkerProcess {
     }
 
     fn work(self, registry: &Registry) -> Result<(), String> {
-        sys::die_with(self.server).map_err(|e| e.to_string())?;
         sys::unblock_child_events();
         sys::die_of_crashes();
         let threads = self.job.threads;

@@ -233,14 +233,17 @@ struct Supervisor {
 }
 
 impl Supervisor {
-    fn run(mut self, _run: Run) {
+    fn run(self, run: Run) {
+        // Dropped in the opposite order: who waits for the end of the run finds all closed.
+        let _run = run;
+        let mut supervisor = self;
         loop {
-            match self.turn() {
+            match supervisor.turn() {
                 Ok(()) => {}
                 Err(Over::Closed) => return,
                 Err(Over::Broken(error)) => {
-                    self.control.close();
-                    self.batches.end(error);
+                    supervisor.control.close();
+                    supervisor.batches.end(error);
                 }
             }
         }

@@ -23,7 +23,9 @@ impl Threads {
             let run = threads.running.begin();
             // If one can't start, dropping `threads` ends those that did.
             thread::Builder::new().name(format!("loader-{worker}")).spawn(move || {
+                // Dropped in the opposite order: who waits for the end of the run finds all free.
                 let _run = run;
+                let job = job;
                 job.work(worker);
             })?;
         }

@@ -63,8 +63,8 @@ fn poison_is_substituted_and_nothing_else_shifts() {
 fn a_crash_that_does_not_come_again_goes_unnoticed() {
     let number = std::process::id();
     let _ = std::fs::remove_file(flag_file(number));
-    let dataset = noise(60).act(23, Act::SegfaultOnce(number));
-    let loader = dataset.loader().workers(Workers::processes(2)).build().unwrap();
+    let builder = noise(60).act(23, Act::SegfaultOnce(number)).loader().prefetch_next_epoch(false);
+    let loader = builder.workers(Workers::processes(2)).build().unwrap();
     let found = hashes(loader.epoch(0).unwrap()).unwrap();
     std::fs::remove_file(flag_file(number)).unwrap();
     assert_eq!(found, undisturbed(noise(60), 1)[0]);
