@@ -80,8 +80,7 @@ impl Watch {
         let stall = self.slowest(arena, now);
         // Dead and stopped processes are replaced, which takes a while.
         let idle = if stall.worker.is_none() { IDLE } else { Duration::ZERO };
-        let timeout = self.timeout.map(|timeout| timeout + idle);
-        if timeout.is_some_and(|timeout| stall.lasted >= timeout) {
+        if self.timeout.is_some_and(|timeout| stall.lasted >= timeout + idle) {
             return Verdict::Stalled(located(stall, locate));
         }
         if now >= self.tell_at {
@@ -89,8 +88,10 @@ impl Watch {
             self.tell_after *= 2;
             self.tell_at = now + self.tell_after;
         }
+        let busy = if stall.worker.is_some() { stall.lasted } else { Duration::ZERO };
         let told = self.tell_at - now;
-        let left = timeout.map_or(told, |timeout| told.min(timeout - stall.lasted));
+        // A sample that begins after this look has all of the timeout before it.
+        let left = self.timeout.map_or(told, |timeout| told.min(timeout.saturating_sub(busy)));
         // At least a little: a sample that has just begun may end in time.
         Verdict::Wait(left.max(Duration::from_millis(1)))
     }
