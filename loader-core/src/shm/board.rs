@@ -68,9 +68,15 @@ impl<W: Words> Board<W> {
         }
         // After the cells: a worker that was late with an earlier batch of this slot may have
         // counted the cursor up while they were settled, and would have passed over one of them.
-        self.cursor(slot).store(0, Ordering::Release);
+        self.reset_cursor(slot);
         self.enqueue(slot, number);
         true
+    }
+
+    fn reset_cursor(&self, slot: u32) {
+        // A swap and no store, since workers may be counting it up: it comes after all that they
+        // did before, and they see what it publishes. Release: pairs with `claim_in`.
+        self.cursor(slot).swap(0, Ordering::AcqRel);
     }
 
     /// The number of the next entry of the queue; `None` while that entry is still needed.
@@ -138,7 +144,7 @@ impl<W: Words> Board<W> {
         if !self.has_free_cell(slot) {
             return true;
         }
-        self.cursor(slot).store(0, Ordering::Release);
+        self.reset_cursor(slot);
         let number = self.number(slot).load(Ordering::Relaxed);
         let tail = self.tail().load(Ordering::Relaxed);
         let queued = self.queued(number).load(Ordering::Relaxed) == slot;

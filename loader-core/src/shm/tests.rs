@@ -9,6 +9,38 @@ use super::*;
 use crate::dataset::{SampleError, Stage};
 use crate::field::{DType, Field};
 
+#[test]
+fn a_cell_is_claimed_once_between_opening_and_finishing() {
+    let cell = sync::AtomicU32::new(0);
+    assert!(cell::is_settled(&cell) && !cell::claim(&cell, 1));
+    cell::open(&cell);
+    assert!(cell::claim(&cell, 1) && !cell::claim(&cell, 2) && !cell::is_settled(&cell));
+    cell::void(&cell);
+    assert!(!cell::is_settled(&cell), "a claimed cell can't be withdrawn");
+    cell::finish(&cell, 1);
+    assert!(cell::is_settled(&cell) && !cell::claim(&cell, 2));
+}
+
+#[test]
+fn a_withdrawn_cell_can_not_be_claimed() {
+    let cell = sync::AtomicU32::new(0);
+    cell::open(&cell);
+    cell::void(&cell);
+    assert!(cell::is_settled(&cell) && !cell::claim(&cell, 1));
+}
+
+#[test]
+fn a_dead_workers_cell_goes_to_another_or_is_settled() {
+    let cell = sync::AtomicU32::new(0);
+    cell::open(&cell);
+    assert!(cell::claim(&cell, 7));
+    assert!(cell::is_claimed_by(&cell, &(6..8)) && !cell::is_claimed_by(&cell, &(0..7)));
+    cell::give_back(&cell, true);
+    assert!(cell::claim(&cell, 8) && !cell::is_claimed_by(&cell, &(6..8)));
+    cell::give_back(&cell, false);
+    assert!(cell::is_settled(&cell) && !cell::is_claimed_by(&cell, &(0..9)));
+}
+
 const WORKERS: usize = 64;
 
 fn arena(batch_size: usize, slots: usize) -> Arc<Arena> {
