@@ -27,8 +27,9 @@ pub use index::{
     Entry, LeftOut, PathTable, Reason, ScanReport, TableCache, TableError, TableOrigin,
 };
 pub use loader::{
-    Batch, BuildError, DataLoader, DataLoaderBuilder, Epoch, ErrorPolicy, FailureReport,
-    FieldError, FieldLease, LoadError, SampleFailure, Stall,
+    Batch, BuildError, DataLoader, DataLoaderBuilder, Difference, Epoch, ErrorPolicy,
+    FailureReport, FieldError, FieldLease, LoadError, LoaderState, ResumeError, SampleFailure,
+    Stall, StateError,
 };
 pub use rng::Draws;
 pub use sampler::{EpochOrder, Order, OrderError, Pick, Sampler, Shard, ShardError, ShardMode};

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::error::BuildError;
 use super::pool::{Plan, Pool};
+use super::state::Tracker;
 use super::{DataLoader, ErrorPolicy};
 use crate::dataset::Dataset;
 use crate::sampler::{Order, Sampler, Shard};
@@ -223,7 +224,11 @@ impl<D: Dataset> DataLoaderBuilder<D> {
         if let Some(control) = workers.control() {
             pool.set_control(Arc::clone(control));
         }
-        Ok(DataLoader { dataset, sampler, pool, policy: self.policy, _workers: workers })
+        let batches = pool.batches();
+        let tracker =
+            Tracker::new(sampler.clone(), batches, batch_size, self.drop_last, self.policy);
+        let (policy, tracker) = (self.policy, Arc::new(tracker));
+        Ok(DataLoader { dataset, sampler, pool, policy, tracker, _workers: workers })
     }
 }
 

@@ -61,6 +61,9 @@ struct State {
     delivered: u64,
     /// The batch that is queued next; `None` where nothing is wanted.
     next: Option<Next>,
+    /// Batches of the current epoch to queue before that one: a run that delivered out of order,
+    /// and is resumed, left them out.
+    again: VecDeque<u64>,
     /// What the difference between this epoch's number and the last one's suggests.
     following: Option<u64>,
     /// Why the last attempt to get more memory failed.
@@ -132,8 +135,9 @@ impl Pool {
     }
 
     /// Makes an epoch the current one. Keeps what is already queued where it is the beginning of
-    /// that epoch, and withdraws it otherwise.
-    pub(super) fn start(&self, epoch: u64, batch: u64) -> u64 {
+    /// that epoch, and withdraws it otherwise. Gives the batches from `batch` on, and those `missing`
+    /// before it.
+    pub(super) fn start(&self, epoch: u64, batch: u64, missing: &[u64]) -> u64 {
         let state = &mut *self.lock();
         let first = state.ticket == 0;
         let foreseen = batch == 0
@@ -142,6 +146,7 @@ impl Pool {
         if !foreseen {
             self.withdraw(state);
             state.next = Some(Next { epoch, batch, ahead: false });
+            state.again.extend(missing);
         }
         for queued in &mut state.queued {
             queued.ahead = false;
@@ -153,7 +158,7 @@ impl Pool {
         state.following = step.and_then(|step| epoch.checked_add(step));
         state.ticket += 1;
         state.epoch = epoch;
-        state.delivered = batch;
+        state.delivered = batch - missing.len() as u64;
         self.refill(state);
         state.ticket
     }
@@ -177,6 +182,7 @@ impl Pool {
     fn withdraw(&self, state: &mut State) {
         state.next = None;
         state.unoffered.clear();
+        state.again.clear();
         for queued in state.queued.drain(..) {
             self.arena.withdraw(queued.slot);
             state.withdrawn.push(queued.slot);
@@ -276,13 +282,18 @@ impl Pool {
                 return;
             }
             state.queued.push_back(Queued { slot, batch: next.batch, ahead: next.ahead });
-            state.next = Some(Next { batch: next.batch + 1, ..next });
+            if state.again.pop_front().is_none() {
+                state.next = Some(Next { batch: next.batch + 1, ..next });
+            }
         }
     }
 
     /// The batch to queue next: of this epoch, else of the one that will probably follow.
     fn upcoming(&self, state: &State) -> Option<Next> {
         let next = state.next?;
+        if let Some(&batch) = state.again.front() {
+            return Some(Next { batch, ..next });
+        }
         if next.batch < self.batches() {
             return Some(next);
         }
