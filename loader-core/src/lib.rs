@@ -28,10 +28,10 @@ pub use index::{
 };
 pub use loader::{
     Batch, BuildError, DataLoader, DataLoaderBuilder, Difference, Epoch, ErrorPolicy,
-    FailureReport, FieldError, FieldLease, LoadError, LoaderState, ResumeError, SampleFailure,
-    Stall, StateError,
+    FailureReport, FieldError, FieldLease, LoadError, LoaderState, OpenBatch, ResumeError,
+    SampleFailure, ShareError, SharedBatch, Stall, StateError,
 };
 pub use rng::Draws;
 pub use sampler::{EpochOrder, Order, OrderError, Pick, Sampler, Shard, ShardError, ShardMode};
-pub use shm::{GeometryError, MemoryError};
+pub use shm::{GeometryError, MemoryError, OpenError, SweptSegment, sweep_segments};
 pub use worker::{InitError, Registry, StartWorkersError, WorkerError, Workers, init, init_with};

@@ -5,6 +5,7 @@ mod builder;
 mod epoch;
 mod error;
 mod pool;
+mod share;
 mod state;
 mod watch;
 
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 pub use watch::Stall;
 
 use self::pool::Pool;
+pub use self::share::{OpenBatch, ShareError, SharedBatch};
 pub use self::state::{Difference, LoaderState, ResumeError, StateError};
 use self::state::{Progress, Tracker};
 use crate::dataset::Dataset;

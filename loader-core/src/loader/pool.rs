@@ -10,11 +10,16 @@ use std::time::{Duration, Instant};
 use super::error::LoadError;
 use super::watch::{Verdict, Watch};
 use crate::dataset::{Location, SampleError, Stage};
-use crate::shm::{Arena, Descriptor, MemoryError, SlotLease, WorkerId};
+use crate::shm::{Arena, Descriptor, MemoryError, Shares, SlotLease, WorkerId};
 use crate::worker::{Batches, Control, WorkerError};
+
+/// How long a process that died with batches open goes unnoticed by who waits for their memory.
+const REAP_AFTER: Duration = Duration::from_millis(50);
 
 pub(super) struct Pool {
     arena: Arc<Arena>,
+    /// Where other processes may open batches.
+    shares: Option<Shares>,
     plan: Plan,
     locate: Box<Locate>,
     state: Mutex<State>,
@@ -48,6 +53,8 @@ struct State {
     reserved: u32,
     /// Slots that the consumer has.
     held: usize,
+    /// Slots that the consumer gave back, and other processes still have open.
+    lent: Vec<u32>,
     /// Batches given to the workers, in order: the rest of the current epoch, then the next one.
     queued: VecDeque<Queued>,
     /// Slots of batches that nobody wants any more, until their workers have left them.
@@ -98,6 +105,7 @@ impl Pool {
     /// A pool with memory for the batches that are made ahead and one that is used.
     pub(super) fn new(
         arena: Arc<Arena>,
+        shares: Option<Shares>,
         plan: Plan,
         locate: Box<Locate>,
     ) -> Result<Self, MemoryError> {
@@ -109,7 +117,7 @@ impl Pool {
         state.free.reverse();
         state.reserved = state.free.len() as u32;
         let (state, control) = (Mutex::new(state), OnceLock::new());
-        Ok(Self { arena, plan, locate, state, control })
+        Ok(Self { arena, shares, plan, locate, state, control })
     }
 
     /// Lets the pool end processes whose sample takes too long.
@@ -225,13 +233,13 @@ impl Pool {
                 let left = self.plan.wait_for_slot.saturating_sub(waited);
                 if left.is_zero() {
                     return Err(LoadError::BatchesHeld {
-                        held: state.held,
+                        held: state.held + state.lent.len(),
                         max: self.arena.max_slots(),
                         waited: self.plan.wait_for_slot.min(waited),
                         refused: state.refused.take(),
                     });
                 }
-                left
+                if state.lent.is_empty() { left } else { left.min(REAP_AFTER) }
             } else {
                 match watch.look(&self.arena, &self.locate) {
                     Verdict::Wait(timeout) => timeout,
@@ -307,6 +315,9 @@ impl Pool {
         if let Some(slot) = state.free.pop() {
             return Some(slot);
         }
+        if let Some(slot) = self.returned(state) {
+            return Some(slot);
+        }
         if let Some(i) = state.withdrawn.iter().position(|&slot| self.arena.is_settled(slot)) {
             return Some(state.withdrawn.swap_remove(i));
         }
@@ -334,10 +345,25 @@ impl Pool {
         }
     }
 
+    /// A slot that other processes had open, and none has any more, whether it said so or died.
+    fn returned(&self, state: &mut State) -> Option<u32> {
+        let shares = self.shares.as_ref().filter(|_| !state.lent.is_empty())?;
+        let free = |lent: &[u32]| lent.iter().position(|&slot| shares.is_free(slot));
+        let found = free(&state.lent).or_else(|| {
+            shares.reap();
+            free(&state.lent)
+        });
+        found.map(|i| state.lent.swap_remove(i))
+    }
+
     fn give_back(&self, slot: u32) {
         let state = &mut *self.lock();
         state.held -= 1;
-        state.free.push(slot);
+        if self.shares.as_ref().is_none_or(|shares| shares.withdraw(slot)) {
+            state.free.push(slot);
+        } else {
+            state.lent.push(slot);
+        }
         self.refill(state);
         self.arena.notify_ready();
     }
@@ -376,6 +402,12 @@ impl Batches for Pool {
 pub(super) struct Held {
     pub(super) lease: SlotLease,
     pool: Arc<Pool>,
+}
+
+impl Held {
+    pub(super) fn shares(&self) -> Option<&Shares> {
+        self.pool.shares.as_ref()
+    }
 }
 
 impl Drop for Held {
