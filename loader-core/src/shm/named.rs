@@ -193,12 +193,22 @@ fn os_error(error: &ShmemError) -> io::Error {
     }
 }
 
-/// The owner's side of a named segment.
-#[derive(Clone, Debug)]
+/// The owner's side of a named segment. Dropping it removes the name.
+#[derive(Debug)]
 pub(crate) struct Shares {
     mapped: Arc<Mapped>,
     /// Held while the dead are looked for, which one caller may do at a time.
-    reaping: Arc<Mutex<()>>,
+    reaping: Mutex<()>,
+}
+
+impl Drop for Shares {
+    fn drop(&mut self) {
+        // Not left to the mapping, which a worker that is busy with a sample keeps for as long, even
+        // to the end of the process.
+        if self.mapped.pid == std::process::id() {
+            let _ = fs::remove_file(path_of(self.name()));
+        }
+    }
 }
 
 impl Shares {
@@ -250,7 +260,7 @@ impl Shares {
         }
         // Release: pairs with `map`.
         mapped.head(MAGIC).store(MAGIC_NUMBER, Ordering::Release);
-        Ok((segment, Self { mapped, reaping: Arc::default() }))
+        Ok((segment, Self { mapped, reaping: Mutex::default() }))
     }
 
     /// The segment's name.
