@@ -28,8 +28,8 @@ pub use index::{
 };
 pub use loader::{
     Batch, BuildError, DataLoader, DataLoaderBuilder, Difference, Epoch, ErrorPolicy,
-    FailureReport, FieldError, FieldLease, LoadError, LoaderState, OpenBatch, ResumeError,
-    SampleFailure, ShareError, SharedBatch, Stall, StateError,
+    FailureReport, FieldError, FieldLease, LoadError, LoaderState, OpenBatch, OpenField,
+    ResumeError, SampleFailure, ShareError, SharedBatch, Stall, StateError,
 };
 pub use rng::Draws;
 pub use sampler::{EpochOrder, Order, OrderError, Pick, Sampler, Shard, ShardError, ShardMode};

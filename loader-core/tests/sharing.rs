@@ -299,6 +299,10 @@ fn what_is_shared_can_not_be_written_any_more() {
     assert_eq!(batch.get::<i64>("label").unwrap().len(), 8);
     assert!(matches!(opened.get::<u8>("x"), Err(FieldError::Type { .. })));
     assert!(matches!(opened.get::<u8>("y"), Err(FieldError::Missing { .. })));
+    let x = opened.field("x").unwrap();
+    assert_eq!((x.dtype(), x.shape()), (DType::F32, &[8, WIDTH][..]));
+    assert_eq!(x.as_ref().as_ptr(), opened.get::<f32>("x").unwrap().as_ptr().cast());
+    assert_eq!(x.as_ref()[..4], 77f32.to_ne_bytes());
     let mut other = epoch.next().unwrap().unwrap();
     let label = other.take("label").unwrap();
     assert_eq!(other.share(), Err(ShareError::Taken));
@@ -355,12 +359,16 @@ fn a_process_may_open_a_batch_several_times() {
     drop((first, batch));
     // Open here, so it can be opened again though its sender is through with it.
     let fourth = handle.open().unwrap();
+    let field = second.field("label").unwrap();
     drop((second, third));
     assert!(epoch.next().unwrap().is_ok());
     assert!(opened_is_right(&fourth));
     drop(fourth);
+    assert!(epoch.next().unwrap().is_ok() && field.as_ref()[..8] == 0i64.to_ne_bytes());
+    assert!(handle.open().is_ok(), "a field keeps its batch");
+    drop(field);
     assert!(matches!(handle.open(), Err(OpenError::Dropped { .. })));
-    assert_eq!(epoch.filter(|batch| batch_is_right(batch.as_ref().unwrap())).count(), 48);
+    assert_eq!(epoch.filter(|batch| batch_is_right(batch.as_ref().unwrap())).count(), 47);
 }
 
 /// A loader of two slots, both of which the receiver has open.
@@ -691,4 +699,27 @@ fn segments_of_other_namespaces_are_neither_opened_nor_swept() {
     let _ = fs::remove_file(&names[0].1);
     assert!(matches!(foreign, OpenError::OtherNamespace { .. }), "{foreign}");
     assert_eq!(left, [true, false], "its owner can't be judged from here; the other one is dead");
+}
+
+/// Only root can give a file to somebody else.
+#[test]
+fn segments_of_other_users_are_neither_opened_nor_swept() {
+    let loader = loader().build().unwrap();
+    let mut batch = loader.epoch(0).unwrap().next().unwrap().unwrap();
+    let handle = batch.share().unwrap();
+    let namespace = handle.segment().split('.').nth(3).unwrap();
+    let name = format!("loader-core.3999998.00000001.{namespace}.0000000000000abc");
+    let path = Path::new("/dev/shm").join(&name);
+    // Under another name until then, so that nobody sweeps it before.
+    let forged = Forged(path.with_extension("new"));
+    fs::copy(file(&handle), &forged.0).unwrap();
+    if std::os::unix::fs::chown(&forged.0, Some(65534), None).is_err() {
+        return;
+    }
+    fs::rename(&forged.0, &path).unwrap();
+    let forged = Forged(path);
+    let error = edited(&handle, |v| v["segment"] = name.into()).open().unwrap_err();
+    assert!(matches!(error, OpenError::OtherUser { owner: 65534, .. }), "{error}");
+    sweep_segments().unwrap();
+    assert!(forged.0.exists());
 }

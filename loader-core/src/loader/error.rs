@@ -89,7 +89,7 @@ pub enum LoadError {
         .refused.as_ref().map(|e| format!(" ({e})")).unwrap_or_default()
     )]
     BatchesHeld {
-        /// Batches that the caller holds.
+        /// Batches that the caller holds, or other processes have open.
         held: usize,
         /// The most there can be.
         max: usize,

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 pub use watch::Stall;
 
 use self::pool::Pool;
-pub use self::share::{OpenBatch, ShareError, SharedBatch};
+pub use self::share::{OpenBatch, OpenField, ShareError, SharedBatch};
 pub use self::state::{Difference, LoaderState, ResumeError, StateError};
 use self::state::{Progress, Tracker};
 use crate::dataset::Dataset;

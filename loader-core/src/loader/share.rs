@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::batch::FieldError;
 use super::pool::Held;
-use crate::field::{Element, Field};
+use crate::field::{DType, Element, Field};
 use crate::shm::{Filled, OpenError, Place, Reference};
 
 /// Names a [`Batch`](crate::Batch) to other processes of the same user and machine, in a few hundred
@@ -165,26 +165,84 @@ impl OpenBatch {
     /// # Errors
     /// Where there is no such field, or it is of another type.
     pub fn get<T: Element>(&self, field: &str) -> Result<&[T], FieldError> {
-        let Some((spec, at)) = self.opened.handle.fields.iter().find(|(f, _)| f.name == field)
-        else {
-            let fields = self.fields().map(|f| f.name.clone()).collect();
-            return Err(FieldError::Missing { field: field.to_owned(), fields });
-        };
+        let (spec, at) = self.find(field)?;
         if spec.dtype != T::DTYPE {
             let (asked, found) = (T::DTYPE, spec.dtype);
             return Err(FieldError::Type { field: field.to_owned(), asked, found });
         }
-        Ok(bytemuck::cast_slice(self.part(*at, spec.bytes().unwrap_or(0))))
+        Ok(bytemuck::cast_slice(self.opened.part(at, spec.bytes().unwrap_or(0))))
+    }
+
+    /// A field, to be owned and sent on by itself: what a tensor that does not write to its storage
+    /// can take as it lies there.
+    ///
+    /// # Errors
+    /// Where there is no such field.
+    pub fn field(&self, field: &str) -> Result<OpenField, FieldError> {
+        let (spec, at) = self.find(field)?;
+        let shape = [self.len()].into_iter().chain(spec.shape.iter().copied()).collect();
+        let (dtype, bytes) = (spec.dtype, spec.bytes().unwrap_or(0));
+        Ok(OpenField { opened: Arc::clone(&self.opened), at, bytes, dtype, shape })
+    }
+
+    fn find(&self, field: &str) -> Result<(&Field, u64), FieldError> {
+        let found = self.opened.handle.fields.iter().find(|(f, _)| f.name == field);
+        found.map(|(spec, at)| (spec, *at)).ok_or_else(|| {
+            let fields = self.fields().map(|f| f.name.clone()).collect();
+            FieldError::Missing { field: field.to_owned(), fields }
+        })
     }
 
     fn filled(&self) -> impl ExactSizeIterator<Item = Filled> + '_ {
-        let words: &[u64] = bytemuck::cast_slice(self.part(self.opened.handle.words, 8));
+        let words: &[u64] = bytemuck::cast_slice(self.opened.part(self.opened.handle.words, 8));
         words.iter().map(|&word| Filled::from(Place(word)))
     }
+}
 
-    /// What lies there of every sample; `open` checked that it does.
+impl Opened {
+    /// That many bytes of every sample, which begin there; `open` checked that they do.
     fn part(&self, at: u64, bytes: usize) -> &[u8] {
-        self.opened.reference.bytes(at, (bytes * self.len()) as u64).unwrap_or_default()
+        self.reference.bytes(at, (bytes * self.handle.len()) as u64).unwrap_or_default()
+    }
+}
+
+/// One field of an [`OpenBatch`], owned: contiguous, row-major, aligned to 64 bytes, and not to be
+/// written. It keeps the batch's memory as the batch does.
+#[derive(Clone)]
+pub struct OpenField {
+    opened: Arc<Opened>,
+    at: u64,
+    /// Of a sample.
+    bytes: usize,
+    dtype: DType,
+    shape: Vec<usize>,
+}
+
+impl OpenField {
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The shape, batch dimension first.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+}
+
+impl AsRef<[u8]> for OpenField {
+    /// The elements as bytes, in this machine's byte order. They stay at their address.
+    fn as_ref(&self) -> &[u8] {
+        self.opened.part(self.at, self.bytes)
+    }
+}
+
+impl fmt::Debug for OpenField {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OpenField")
+            .field("dtype", &self.dtype)
+            .field("shape", &self.shape)
+            .finish_non_exhaustive()
     }
 }
 
