@@ -27,10 +27,11 @@ pub use index::{
     Entry, LeftOut, PathTable, Reason, ScanReport, TableCache, TableError, TableOrigin,
 };
 pub use loader::{
-    Batch, BuildError, DataLoader, DataLoaderBuilder, Epoch, ErrorPolicy, FailureReport,
-    FieldError, FieldLease, LoadError, SampleFailure, Stall,
+    Batch, BuildError, DataLoader, DataLoaderBuilder, Difference, Epoch, ErrorPolicy,
+    FailureReport, FieldError, FieldLease, LoadError, LoaderState, OpenBatch, OpenField,
+    ResumeError, SampleFailure, ShareError, SharedBatch, Stall, StateError,
 };
 pub use rng::Draws;
 pub use sampler::{EpochOrder, Order, OrderError, Pick, Sampler, Shard, ShardError, ShardMode};
-pub use shm::{GeometryError, MemoryError};
+pub use shm::{GeometryError, MemoryError, OpenError, SweptSegment, sweep_segments};
 pub use worker::{InitError, Registry, StartWorkersError, WorkerError, Workers, init, init_with};

@@ -15,7 +15,7 @@ use super::{
     Dataset, Fingerprint, Location, Recipe, RecipeError, Sample, SampleError, SampleWriter, Stage,
 };
 use crate::field::{DType, Field};
-use crate::image::{ImageScratch, Pipeline, Transform, TransformError};
+use crate::image::{DECODER, ImageScratch, Pipeline, Transform, TransformError};
 use crate::index::PathTable;
 
 /// The name under which worker processes know an [`ImageDataset`].
@@ -122,6 +122,15 @@ impl Dataset for ImageDataset {
         let root = std::path::absolute(table.root()).unwrap_or_else(|_| table.root().to_owned());
         let spec = Spec { root: root.into(), transform: self.transform.clone() };
         Recipe::new(RECIPE, &spec)?.file(table.file())
+    }
+
+    fn fingerprint_parts(&self) -> Vec<(&'static str, Fingerprint)> {
+        let decoder = Fingerprint::of(DECODER.as_bytes());
+        vec![
+            ("data", self.folder.fingerprint()),
+            ("transform", self.transform.described()),
+            ("decoder", decoder),
+        ]
     }
 
     fn locate(&self, index: u64) -> Location {

@@ -60,6 +60,12 @@ pub trait Dataset: Send + Sync + 'static {
         Err(RecipeError::NotShareable)
     }
 
+    /// The same in parts that change for different reasons, each with its name, so that a run
+    /// resumed with another transform is told so. Default: all of it as `data`.
+    fn fingerprint_parts(&self) -> Vec<(&'static str, Fingerprint)> {
+        vec![("data", self.fingerprint())]
+    }
+
     /// Where a sample comes from, for error messages.
     fn locate(&self, index: u64) -> Location {
         let _ = index;

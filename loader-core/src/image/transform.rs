@@ -140,10 +140,14 @@ impl Transform {
     /// Identifies the transform and the decoder underneath it: equal fingerprints make equal bytes
     /// of equal files.
     pub fn fingerprint(&self) -> Fingerprint {
+        self.described().and(Fingerprint::of(DECODER.as_bytes()))
+    }
+
+    /// Identifies the transform alone.
+    pub(crate) fn described(&self) -> Fingerprint {
         // Field order is fixed and floats are written in their shortest exact form, so this JSON is
         // canonical. What JSON can't hold (NaN becomes null) is refused by `compile`.
-        let described = serde_json::to_vec(self).unwrap_or_default();
-        Fingerprint::of(&described).and(Fingerprint::of(DECODER.as_bytes()))
+        Fingerprint::of(&serde_json::to_vec(self).unwrap_or_default())
     }
 }
 

@@ -5,6 +5,7 @@ use std::slice;
 use std::sync::Arc;
 
 use super::pool::Held;
+use super::share::{ShareError, SharedBatch};
 use crate::field::{DType, Element, Field};
 
 /// A batch of samples in shared memory.
@@ -18,11 +19,12 @@ pub struct Batch {
     epoch: u64,
     number: u64,
     taken: u16,
+    shared: Option<SharedBatch>,
 }
 
 impl Batch {
     pub(super) fn new(held: Held, len: u32, epoch: u64, number: u64) -> Self {
-        Self { held: Arc::new(held), len: len as usize, epoch, number, taken: 0 }
+        Self { held: Arc::new(held), len: len as usize, epoch, number, taken: 0, shared: None }
     }
 
     /// The number of samples: the batch size, or less in the last batch of an epoch or where
@@ -78,9 +80,10 @@ impl Batch {
     /// The same, to be changed in place.
     ///
     /// # Errors
-    /// As for [`get`](Self::get).
+    /// As for [`get`](Self::get), and where the batch was [shared](Self::share).
     pub fn get_mut<T: Element>(&mut self, field: &str) -> Result<&mut [T], FieldError> {
         let (at, bytes) = self.typed::<T>(field)?;
+        self.unshared(field)?;
         // SAFETY: as in `get`, and the batch is borrowed mutably.
         let bytes = unsafe { slice::from_raw_parts_mut(self.held.lease.field_ptr(at), bytes) };
         Ok(bytemuck::cast_slice_mut(bytes))
@@ -89,13 +92,40 @@ impl Batch {
     /// Takes a field out of the batch, to be owned and sent on by itself.
     ///
     /// # Errors
-    /// Where there is no such field, or it was taken before.
+    /// Where there is no such field, it was taken before, or the batch was [shared](Self::share).
     pub fn take(&mut self, field: &str) -> Result<FieldLease, FieldError> {
         let (at, bytes) = self.find(field)?;
+        self.unshared(field)?;
         self.taken |= 1 << at;
         let spec = &self.fields()[at];
         let shape = [self.len].into_iter().chain(spec.shape.iter().copied()).collect();
         Ok(FieldLease { dtype: spec.dtype, shape, at, bytes, held: Arc::clone(&self.held) })
+    }
+
+    /// Lets other processes of this user open the batch, with the handle that is returned, until it
+    /// is dropped; its memory is used again when they are through with it too. From now on it can
+    /// only be read. Sharing it again gives the same handle.
+    ///
+    /// # Errors
+    /// Where the loader is not [`shareable`](crate::DataLoaderBuilder::shareable), or a field was
+    /// taken.
+    pub fn share(&mut self) -> Result<SharedBatch, ShareError> {
+        if self.taken != 0 {
+            return Err(ShareError::Taken);
+        }
+        if let Some(shared) = &self.shared {
+            return Ok(shared.clone());
+        }
+        let shared = SharedBatch::new(&self.held, self.len, self.epoch, self.number)?;
+        Ok(self.shared.insert(shared).clone())
+    }
+
+    /// Others may read what was shared at any time.
+    fn unshared(&self, field: &str) -> Result<(), FieldError> {
+        match self.shared {
+            None => Ok(()),
+            Some(_) => Err(FieldError::Shared { field: field.to_owned() }),
+        }
     }
 
     fn typed<T: Element>(&self, field: &str) -> Result<(usize, usize), FieldError> {
@@ -214,6 +244,12 @@ pub enum FieldError {
         asked: DType,
         /// The type it has.
         found: DType,
+    },
+    /// The batch was shared with other processes, which may be reading it.
+    #[error("field {field:?} can only be read: the batch was shared with other processes")]
+    Shared {
+        /// The field.
+        field: String,
     },
     /// It was taken out of the batch before.
     #[error("field {field:?} was already taken out of the batch")]

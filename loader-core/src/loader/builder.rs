@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use super::error::BuildError;
 use super::pool::{Plan, Pool};
+use super::state::Tracker;
 use super::{DataLoader, ErrorPolicy};
 use crate::dataset::Dataset;
 use crate::sampler::{Order, Sampler, Shard};
-use crate::shm::{Arena, Geometry, MAX_SLOTS, MAX_WORKERS, available_memory};
+use crate::shm::{Arena, Geometry, MAX_SLOTS, MAX_WORKERS, available_memory, sweep_segments};
 use crate::worker::{Batches, Crew, Job, StartWorkersError, Workers, erase};
 
 /// Batches made ahead by default.
@@ -35,6 +36,7 @@ pub struct DataLoaderBuilder<D> {
     timeout: Option<Duration>,
     ordered: bool,
     policy: ErrorPolicy,
+    shareable: bool,
 }
 
 impl<D: Dataset> DataLoaderBuilder<D> {
@@ -54,6 +56,7 @@ impl<D: Dataset> DataLoaderBuilder<D> {
             timeout: None,
             ordered: true,
             policy: ErrorPolicy::default(),
+            shareable: false,
         }
     }
 
@@ -157,6 +160,18 @@ impl<D: Dataset> DataLoaderBuilder<D> {
         self
     }
 
+    /// Whether batches can be [shared](crate::Batch::share) with processes that are not this loader's
+    /// workers. Default false.
+    ///
+    /// Batches then lie in a segment of `/dev/shm`, which only this user can open and which has to be
+    /// large enough; the segment goes with the loader and its batches. Where that process is killed,
+    /// the segment stays until another such loader is built or
+    /// [`sweep_segments`](crate::sweep_segments) is called.
+    pub fn shareable(mut self, shareable: bool) -> Self {
+        self.shareable = shareable;
+        self
+    }
+
     /// Checks everything, reserves the memory and starts the workers, which wait for the first
     /// epoch. The time goes into reserving memory, which the system clears: tenths of a millisecond
     /// a megabyte of `prefetch` + 1 batches, whatever the dataset's length.
@@ -203,13 +218,23 @@ impl<D: Dataset> DataLoaderBuilder<D> {
             wait_for_slot: self.wait_for_slot,
             timeout: self.timeout,
         };
-        let arena = Arc::new(Arena::create(geometry, slots, self.workers.count())?);
+        let workers = self.workers.count();
+        let (arena, shares) = if self.shareable {
+            if let Err(error) = sweep_segments() {
+                tracing::warn!(%error, "segments of dead loaders could not be swept");
+            }
+            let (arena, shares) = Arena::create_shareable(geometry, slots, workers, prefetch + 1)?;
+            (arena, Some(shares))
+        } else {
+            (Arena::create(geometry, slots, workers)?, None)
+        };
+        let arena = Arc::new(arena);
         let dataset = Arc::new(self.dataset);
         let locate = {
             let dataset = Arc::clone(&dataset);
             Box::new(move |index| dataset.locate(index))
         };
-        let pool = Arc::new(Pool::new(Arc::clone(&arena), plan, locate)?);
+        let pool = Arc::new(Pool::new(Arc::clone(&arena), shares, plan, locate)?);
         let substitute = self.policy == ErrorPolicy::Substitute;
         let erased = erase(Arc::clone(&dataset));
         let job = Job::new(arena, erased, sampler.clone(), self.seed, substitute);
@@ -223,7 +248,11 @@ impl<D: Dataset> DataLoaderBuilder<D> {
         if let Some(control) = workers.control() {
             pool.set_control(Arc::clone(control));
         }
-        Ok(DataLoader { dataset, sampler, pool, policy: self.policy, _workers: workers })
+        let batches = pool.batches();
+        let tracker =
+            Tracker::new(sampler.clone(), batches, batch_size, self.drop_last, self.policy);
+        let (policy, tracker) = (self.policy, Arc::new(tracker));
+        Ok(DataLoader { dataset, sampler, pool, policy, tracker, _workers: workers })
     }
 }
 

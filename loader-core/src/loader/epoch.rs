@@ -7,6 +7,7 @@ use super::ErrorPolicy;
 use super::batch::Batch;
 use super::error::{LoadError, SampleFailure};
 use super::pool::{Pool, Ready};
+use super::state::{LoaderState, Track, Tracker};
 use crate::dataset::{Dataset, SampleError, Stage};
 use crate::shm::Failure;
 
@@ -25,6 +26,8 @@ pub struct Epoch<D: Dataset> {
     epoch: u64,
     ended: bool,
     report: FailureReport,
+    tracker: Arc<Tracker>,
+    track: Track,
 }
 
 /// What failed in an epoch so far.
@@ -44,9 +47,22 @@ impl<D: Dataset> Epoch<D> {
         policy: ErrorPolicy,
         ticket: u64,
         epoch: u64,
+        tracker: Arc<Tracker>,
+        track: Track,
     ) -> Self {
         let report = FailureReport::default();
-        Self { dataset, pool, policy, ticket, epoch, ended: false, report }
+        Self { dataset, pool, policy, ticket, epoch, ended: false, report, tracker, track }
+    }
+
+    /// The epoch's number.
+    pub fn number(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Where this epoch stands, as [`DataLoader::state`](crate::DataLoader::state) tells of the
+    /// latest one.
+    pub fn state(&self) -> LoaderState {
+        self.tracker.state_of(&self.track, &*self.dataset)
     }
 
     /// What failed so far, whatever the error policy made of it.
@@ -87,6 +103,7 @@ impl<D: Dataset> Epoch<D> {
             }
             count = lease.compact(count);
         }
+        self.track.deliver(ready.batch);
         Ok((count > 0).then(|| Batch::new(ready.held, count, self.epoch, ready.batch)))
     }
 }

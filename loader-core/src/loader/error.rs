@@ -81,14 +81,15 @@ pub enum LoadError {
     Sample(Box<SampleFailure>),
     /// The caller holds so many batches that there is no memory left to make another.
     #[error(
-        "{held} batches are held (a batch is held until its last tensor, view or clone is dropped), \
+        "{held} batches are held (a batch is held until its last tensor, view or clone is dropped, in \
+         every process that opened it), \
          {max} is the most that fit in memory_budget{}{}: drop batches sooner, copy what is to be \
          kept, or raise memory_budget",
         if .waited.is_zero() { String::new() } else { format!(" and none came back in {waited:?}") },
         .refused.as_ref().map(|e| format!(" ({e})")).unwrap_or_default()
     )]
     BatchesHeld {
-        /// Batches that the caller holds.
+        /// Batches that the caller holds, or other processes have open.
         held: usize,
         /// The most there can be.
         max: usize,

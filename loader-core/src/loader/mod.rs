@@ -5,6 +5,8 @@ mod builder;
 mod epoch;
 mod error;
 mod pool;
+mod share;
+mod state;
 mod watch;
 
 use std::sync::Arc;
@@ -17,6 +19,9 @@ use serde::{Deserialize, Serialize};
 pub use watch::Stall;
 
 use self::pool::Pool;
+pub use self::share::{OpenBatch, OpenField, ShareError, SharedBatch};
+pub use self::state::{Difference, LoaderState, ResumeError, StateError};
+use self::state::{Progress, Tracker};
 use crate::dataset::Dataset;
 use crate::sampler::Sampler;
 use crate::worker::{Control, Crew};
@@ -83,6 +88,7 @@ pub struct DataLoader<D: Dataset> {
     sampler: Sampler,
     pool: Arc<Pool>,
     policy: ErrorPolicy,
+    tracker: Arc<Tracker>,
     // Dropped after `drop` has closed the pool.
     _workers: Crew,
 }
@@ -148,9 +154,66 @@ impl<D: Dataset> DataLoader<D> {
         if batch > batches {
             return Err(LoadError::NoSuchBatch { batch, batches });
         }
-        let ticket = self.pool.start(epoch, batch);
+        Ok(self.start(Progress::at(epoch, batch)))
+    }
+
+    /// Where this loader stands: the epoch started last, and its batches that were handed out,
+    /// whatever is made ahead. Before the first epoch, the start of epoch 0.
+    ///
+    /// A batch counts from the moment that the iterator returns it. The first call takes as long as
+    /// the dataset needs for its fingerprint, further ones less than a microsecond.
+    pub fn state(&self) -> LoaderState {
+        self.tracker.state(&*self.dataset)
+    }
+
+    /// Goes on from where a run stood that was [saved](Self::state): an iterator of those batches of
+    /// the epoch that were not delivered yet, with the same bytes, under any workers. Where the epoch
+    /// was complete there are none, and its number tells which one is next. Takes no longer than
+    /// starting an epoch does. The failure report starts anew.
+    ///
+    /// ```
+    /// # use loader_core::{DType, DataLoader, Dataset, Field, Fingerprint, LoaderState, Sample};
+    /// # use loader_core::{SampleError, SampleWriter};
+    /// # struct Squares;
+    /// # impl Dataset for Squares {
+    /// #     type Scratch = ();
+    /// #     fn len(&self) -> u64 { 10 }
+    /// #     fn fields(&self) -> Vec<Field> { vec![Field::new("x", DType::I64, [])] }
+    /// #     fn load(&self, s: &Sample, _: &mut (), out: &mut SampleWriter<'_>) -> Result<(), SampleError> {
+    /// #         out.field::<i64>(0)?[0] = s.index as i64;
+    /// #         Ok(())
+    /// #     }
+    /// #     fn fingerprint(&self) -> Fingerprint { Fingerprint(0) }
+    /// # }
+    /// let loader = DataLoader::builder(Squares).batch_size(4).shuffle(1).build()?;
+    /// # let mut first = loader.epoch(0)?;
+    /// # first.next();
+    /// # let checkpoint = serde_json::to_string(&loader.state())?;
+    /// let saved: LoaderState = serde_json::from_str(&checkpoint)?;
+    /// let mut epoch = loader.resume(&saved)?;
+    /// while epoch.number() < 3 {
+    ///     for batch in &mut epoch {
+    ///         let batch = batch?;
+    ///         let checkpoint = serde_json::to_string(&loader.state())?;
+    ///     }
+    ///     epoch = loader.epoch(epoch.number() + 1)?;
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ResumeError::Mismatch`] names whatever differs of what batches are made of.
+    pub fn resume(&self, state: &LoaderState) -> Result<Epoch<D>, ResumeError> {
+        Ok(self.start(self.tracker.locate(state, &*self.dataset)?))
+    }
+
+    fn start(&self, from: Progress) -> Epoch<D> {
+        let ticket = self.pool.start(from.epoch(), from.batch(), from.missing());
         let (dataset, pool) = (Arc::clone(&self.dataset), Arc::clone(&self.pool));
-        Ok(Epoch::new(dataset, pool, self.policy, ticket, epoch))
+        let epoch = from.epoch();
+        let track = self.tracker.start(from);
+        let tracker = Arc::clone(&self.tracker);
+        Epoch::new(dataset, pool, self.policy, ticket, epoch, tracker, track)
     }
 }
 

@@ -10,11 +10,16 @@ use std::time::{Duration, Instant};
 use super::error::LoadError;
 use super::watch::{Verdict, Watch};
 use crate::dataset::{Location, SampleError, Stage};
-use crate::shm::{Arena, Descriptor, MemoryError, SlotLease, WorkerId};
+use crate::shm::{Arena, Descriptor, MemoryError, Shares, SlotLease, WorkerId};
 use crate::worker::{Batches, Control, WorkerError};
+
+/// How long a process that died with batches open goes unnoticed by who waits for their memory.
+const REAP_AFTER: Duration = Duration::from_millis(50);
 
 pub(super) struct Pool {
     arena: Arc<Arena>,
+    /// Where other processes may open batches.
+    shares: Option<Shares>,
     plan: Plan,
     locate: Box<Locate>,
     state: Mutex<State>,
@@ -48,6 +53,8 @@ struct State {
     reserved: u32,
     /// Slots that the consumer has.
     held: usize,
+    /// Slots that the consumer gave back, and other processes still have open.
+    lent: Vec<u32>,
     /// Batches given to the workers, in order: the rest of the current epoch, then the next one.
     queued: VecDeque<Queued>,
     /// Slots of batches that nobody wants any more, until their workers have left them.
@@ -61,6 +68,9 @@ struct State {
     delivered: u64,
     /// The batch that is queued next; `None` where nothing is wanted.
     next: Option<Next>,
+    /// Batches of the current epoch to queue before that one: a run that delivered out of order,
+    /// and is resumed, left them out.
+    again: VecDeque<u64>,
     /// What the difference between this epoch's number and the last one's suggests.
     following: Option<u64>,
     /// Why the last attempt to get more memory failed.
@@ -95,6 +105,7 @@ impl Pool {
     /// A pool with memory for the batches that are made ahead and one that is used.
     pub(super) fn new(
         arena: Arc<Arena>,
+        shares: Option<Shares>,
         plan: Plan,
         locate: Box<Locate>,
     ) -> Result<Self, MemoryError> {
@@ -106,7 +117,7 @@ impl Pool {
         state.free.reverse();
         state.reserved = state.free.len() as u32;
         let (state, control) = (Mutex::new(state), OnceLock::new());
-        Ok(Self { arena, plan, locate, state, control })
+        Ok(Self { arena, shares, plan, locate, state, control })
     }
 
     /// Lets the pool end processes whose sample takes too long.
@@ -132,8 +143,9 @@ impl Pool {
     }
 
     /// Makes an epoch the current one. Keeps what is already queued where it is the beginning of
-    /// that epoch, and withdraws it otherwise.
-    pub(super) fn start(&self, epoch: u64, batch: u64) -> u64 {
+    /// that epoch, and withdraws it otherwise. Gives the batches from `batch` on, and those `missing`
+    /// before it.
+    pub(super) fn start(&self, epoch: u64, batch: u64, missing: &[u64]) -> u64 {
         let state = &mut *self.lock();
         let first = state.ticket == 0;
         let foreseen = batch == 0
@@ -142,6 +154,7 @@ impl Pool {
         if !foreseen {
             self.withdraw(state);
             state.next = Some(Next { epoch, batch, ahead: false });
+            state.again.extend(missing);
         }
         for queued in &mut state.queued {
             queued.ahead = false;
@@ -153,7 +166,7 @@ impl Pool {
         state.following = step.and_then(|step| epoch.checked_add(step));
         state.ticket += 1;
         state.epoch = epoch;
-        state.delivered = batch;
+        state.delivered = batch - missing.len() as u64;
         self.refill(state);
         state.ticket
     }
@@ -177,6 +190,7 @@ impl Pool {
     fn withdraw(&self, state: &mut State) {
         state.next = None;
         state.unoffered.clear();
+        state.again.clear();
         for queued in state.queued.drain(..) {
             self.arena.withdraw(queued.slot);
             state.withdrawn.push(queued.slot);
@@ -219,13 +233,13 @@ impl Pool {
                 let left = self.plan.wait_for_slot.saturating_sub(waited);
                 if left.is_zero() {
                     return Err(LoadError::BatchesHeld {
-                        held: state.held,
+                        held: state.held + state.lent.len(),
                         max: self.arena.max_slots(),
                         waited: self.plan.wait_for_slot.min(waited),
                         refused: state.refused.take(),
                     });
                 }
-                left
+                if state.lent.is_empty() { left } else { left.min(REAP_AFTER) }
             } else {
                 match watch.look(&self.arena, &self.locate) {
                     Verdict::Wait(timeout) => timeout,
@@ -276,13 +290,18 @@ impl Pool {
                 return;
             }
             state.queued.push_back(Queued { slot, batch: next.batch, ahead: next.ahead });
-            state.next = Some(Next { batch: next.batch + 1, ..next });
+            if state.again.pop_front().is_none() {
+                state.next = Some(Next { batch: next.batch + 1, ..next });
+            }
         }
     }
 
     /// The batch to queue next: of this epoch, else of the one that will probably follow.
     fn upcoming(&self, state: &State) -> Option<Next> {
         let next = state.next?;
+        if let Some(&batch) = state.again.front() {
+            return Some(Next { batch, ..next });
+        }
         if next.batch < self.batches() {
             return Some(next);
         }
@@ -294,6 +313,9 @@ impl Pool {
 
     fn free_slot(&self, state: &mut State) -> Option<u32> {
         if let Some(slot) = state.free.pop() {
+            return Some(slot);
+        }
+        if let Some(slot) = self.returned(state) {
             return Some(slot);
         }
         if let Some(i) = state.withdrawn.iter().position(|&slot| self.arena.is_settled(slot)) {
@@ -323,10 +345,25 @@ impl Pool {
         }
     }
 
+    /// A slot that other processes had open, and none has any more, whether it said so or died.
+    fn returned(&self, state: &mut State) -> Option<u32> {
+        let shares = self.shares.as_ref().filter(|_| !state.lent.is_empty())?;
+        let free = |lent: &[u32]| lent.iter().position(|&slot| shares.is_free(slot));
+        let found = free(&state.lent).or_else(|| {
+            shares.reap();
+            free(&state.lent)
+        });
+        found.map(|i| state.lent.swap_remove(i))
+    }
+
     fn give_back(&self, slot: u32) {
         let state = &mut *self.lock();
         state.held -= 1;
-        state.free.push(slot);
+        if self.shares.as_ref().is_none_or(|shares| shares.withdraw(slot)) {
+            state.free.push(slot);
+        } else {
+            state.lent.push(slot);
+        }
         self.refill(state);
         self.arena.notify_ready();
     }
@@ -365,6 +402,12 @@ impl Batches for Pool {
 pub(super) struct Held {
     pub(super) lease: SlotLease,
     pool: Arc<Pool>,
+}
+
+impl Held {
+    pub(super) fn shares(&self) -> Option<&Shares> {
+        self.pool.shares.as_ref()
+    }
 }
 
 impl Drop for Held {

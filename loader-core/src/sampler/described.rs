@@ -17,6 +17,7 @@ pub(crate) struct DescribedSampler {
     shard: Option<Shard>,
     seed: u64,
     fingerprint: Fingerprint,
+    order: Fingerprint,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -42,8 +43,8 @@ impl Sampler {
             Plan::Race { weights } => (DescribedPlan::Race, Some(weights.share()?)),
         };
         let (samples, shard, seed) = (self.samples, self.shard, self.seed);
-        let fingerprint = self.fingerprint;
-        Ok((DescribedSampler { plan, samples, shard, seed, fingerprint }, numbers))
+        let (fingerprint, order) = (self.fingerprint, self.order);
+        Ok((DescribedSampler { plan, samples, shard, seed, fingerprint, order }, numbers))
     }
 }
 
@@ -74,6 +75,7 @@ impl DescribedSampler {
             return Err(format!("an order of {} samples", self.samples));
         }
         let (samples, shard, seed) = (self.samples, self.shard, self.seed);
-        Ok(Sampler { plan, samples, shard, seed, fingerprint: self.fingerprint })
+        let (fingerprint, order) = (self.fingerprint, self.order);
+        Ok(Sampler { plan, samples, shard, seed, fingerprint, order })
     }
 }

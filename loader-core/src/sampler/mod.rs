@@ -72,6 +72,7 @@ pub struct Sampler {
     shard: Option<Shard>,
     seed: u64,
     fingerprint: Fingerprint,
+    order: Fingerprint,
 }
 
 #[derive(Clone, Debug)]
@@ -104,7 +105,7 @@ impl Sampler {
         dataset_len: u64,
         seed: u64,
     ) -> Result<Self, OrderError> {
-        let fingerprint = fingerprint(&order, dataset_len, seed);
+        let (fingerprint, own) = fingerprints(&order, dataset_len, seed);
         let (plan, samples) = match order {
             Order::Sequential => (Plan::Sequential, dataset_len),
             Order::Shuffled => (Plan::Shuffled, dataset_len),
@@ -143,7 +144,7 @@ impl Sampler {
         if dataset_len.max(samples) > MAX_LEN {
             return Err(OrderError::TooLong { len: dataset_len.max(samples) });
         }
-        Ok(Self { plan, samples, shard, seed, fingerprint })
+        Ok(Self { plan, samples, shard, seed, fingerprint, order: own })
     }
 
     /// The positions of every epoch in this rank's shard. Exact.
@@ -186,6 +187,19 @@ impl Sampler {
     /// may resume with another number of ranks.
     pub fn fingerprint(&self) -> Fingerprint {
         self.fingerprint
+    }
+
+    /// Identifies the order alone.
+    pub(crate) fn order_fingerprint(&self) -> Fingerprint {
+        self.order
+    }
+
+    pub(crate) fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    pub(crate) fn shard(&self) -> Option<Shard> {
+        self.shard
     }
 }
 
@@ -279,7 +293,8 @@ fn repeats(indices: &[u64]) -> bool {
     sorted.windows(2).any(|pair| pair[0] == pair[1])
 }
 
-fn fingerprint(order: &Order, dataset_len: u64, seed: u64) -> Fingerprint {
+/// Of the order with the dataset's length and the seed, and of the order alone.
+fn fingerprints(order: &Order, dataset_len: u64, seed: u64) -> (Fingerprint, Fingerprint) {
     let (kind, numbers, list) = match order {
         Order::Sequential => (0, [0, 0], Vec::new()),
         Order::Shuffled => (1, [0, 0], Vec::new()),
@@ -292,9 +307,10 @@ fn fingerprint(order: &Order, dataset_len: u64, seed: u64) -> Fingerprint {
             (3, [u64::from(*replacement), *num_samples], list)
         }
     };
+    let list = Fingerprint::of(&list);
     let head = [VERSION, kind, numbers[0], numbers[1], dataset_len, seed];
     let head: Vec<u8> = head.iter().flat_map(|n| n.to_le_bytes()).collect();
-    Fingerprint::of(&head).and(Fingerprint::of(&list))
+    (Fingerprint::of(&head).and(list), Fingerprint::of(&head[..32]).and(list))
 }
 
 /// Why an [`Order`] does not fit a dataset.

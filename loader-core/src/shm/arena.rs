@@ -17,6 +17,7 @@ use super::futex;
 use super::geometry::{
     DESK_BYTES, FAILURE_BYTES, Geometry, LINE, MAX_FAILURES, MAX_SLOTS, MAX_WORKERS,
 };
+use super::named::{self, Shares};
 use super::place::Place;
 use super::segment::{MemoryError, Segment};
 use super::sync::{AtomicU32, AtomicU64, Ordering};
@@ -81,6 +82,27 @@ impl Arena {
         let segment = Segment::create(Self::len(&geometry, max_slots, workers))?;
         segment.reserve(0..Geometry::slots_at(max_slots, workers))?;
         Ok(Self::over(segment, geometry, max_slots, workers))
+    }
+
+    /// The same in a segment with a name, of which other processes may open batches. There is room
+    /// in `/dev/shm` for `at_once` slots.
+    pub(crate) fn create_shareable(
+        geometry: Geometry,
+        max_slots: usize,
+        workers: usize,
+        at_once: usize,
+    ) -> Result<(Self, Shares), MemoryError> {
+        let slots_at = Geometry::slots_at(max_slots, workers);
+        let layout = named::Layout {
+            slots_at,
+            slot_bytes: geometry.slot_bytes,
+            slots: max_slots,
+            body: geometry.words_at,
+            ready: READY,
+        };
+        let (segment, shares) = Shares::create(layout, at_once)?;
+        segment.reserve(0..slots_at)?;
+        Ok((Self::over(segment, geometry, max_slots, workers), shares))
     }
 
     /// The same arena in another process.
@@ -357,7 +379,7 @@ impl Arena {
         unsafe { self.board.words.as_mut_ptr().add(self.slot_at(slot) + at) }
     }
 
-    fn slot_at(&self, slot: u32) -> usize {
+    pub(super) fn slot_at(&self, slot: u32) -> usize {
         assert!((slot as usize) < self.max_slots, "slot {slot} of {}", self.max_slots);
         self.board.slot_at(slot)
     }

@@ -27,9 +27,10 @@ pub(super) const FAILURE_BYTES: usize = 512;
 /// Bytes from one control word to the next: words that different parties write share no cache line.
 pub(super) const LINE: usize = 64;
 
-const PAGE: usize = 4096;
 /// Bytes of a worker's desk: two lines, since neighbouring lines are fetched in pairs.
 pub(super) const DESK_BYTES: usize = 2 * LINE;
+/// Slots begin at multiples of it. Not the system's page size, which may be a multiple of it.
+pub(super) const PAGE: usize = 4096;
 const HEADER_BYTES: usize = 8 * LINE;
 const SLOT_HEADER_BYTES: usize = 2 * LINE;
 

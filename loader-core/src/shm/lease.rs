@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::arena::Arena;
 use super::failure::Failure;
 use super::geometry::{FAILURE_BYTES, Geometry, MAX_FAILURES};
+use super::place::Place;
 
 /// How one sample of a batch turned out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +14,12 @@ pub(crate) struct Filled {
     pub(crate) index: u64,
     pub(crate) padding: bool,
     pub(crate) failed: bool,
+}
+
+impl From<Place> for Filled {
+    fn from(place: Place) -> Self {
+        Self { index: place.index(), padding: place.is_padding(), failed: !place.is_made() }
+    }
 }
 
 /// A slot whose batch is complete.
@@ -46,8 +53,7 @@ impl SlotLease {
     }
 
     pub(crate) fn filled(&self, at: u32) -> Filled {
-        let place = self.arena.place(self.slot, at);
-        Filled { index: place.index(), padding: place.is_padding(), failed: !place.is_made() }
+        self.arena.place(self.slot, at).into()
     }
 
     /// How many candidates failed in the first `count` places, and the first of them in words.
@@ -78,6 +84,16 @@ impl SlotLease {
     /// bytes while the lease lives, and aligned to 64 bytes.
     pub(crate) fn field_ptr(&self, field: usize) -> *mut u8 {
         self.arena.field_ptr(self.slot, field)
+    }
+
+    /// Where a field's samples begin in the segment.
+    pub(crate) fn field_offset(&self, field: usize) -> usize {
+        self.arena.slot_at(self.slot) + self.geometry().field_at[field]
+    }
+
+    /// Where the words of the samples' places begin in the segment, 8 bytes each.
+    pub(crate) fn words_offset(&self) -> usize {
+        self.arena.slot_at(self.slot) + self.geometry().words_at
     }
 
     /// Closes up the gaps of failed samples, keeping the order. Returns how many samples are left.

@@ -9,9 +9,12 @@ mod failure;
 mod futex;
 mod geometry;
 mod lease;
+mod named;
 mod place;
+mod process;
 mod sealed;
 mod segment;
+mod share;
 mod sync;
 
 #[cfg(test)]
@@ -23,8 +26,10 @@ pub(crate) use desk::now;
 pub(crate) use failure::Failure;
 pub use geometry::GeometryError;
 pub(crate) use geometry::{Geometry, MAX_SLOTS, MAX_WORKERS};
-pub(crate) use lease::SlotLease;
-pub(crate) use place::MAX_INDEX;
+pub(crate) use lease::{Filled, SlotLease};
+pub use named::{OpenError, SweptSegment, sweep_segments};
+pub(crate) use named::{Reference, Shares};
+pub(crate) use place::{MAX_INDEX, Place};
 pub(crate) use sealed::{map_sealed, sealed_file};
 pub use segment::MemoryError;
 pub(crate) use segment::available_memory;

@@ -1,15 +1,18 @@
-//! An anonymous segment of shared memory (memfd): it has no name to leave behind, takes nothing from
-//! `/dev/shm`, and goes with its last holder.
+//! The segment that an arena lies in. Most are anonymous (memfd): they have no name to leave behind,
+//! take nothing from `/dev/shm`, and go with their last holder. One that other processes may open by
+//! name is a [`Mapped`] with more behind the arena.
 
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
 
 use super::board::Words;
+use super::named::{Mapped, free_in};
 use super::sync::{AtomicU32, AtomicU64};
 
 /// Why there is no memory for batches.
@@ -27,6 +30,18 @@ pub enum MemoryError {
         /// Bytes that can be had, by `/proc/meminfo` and the control group's limit.
         available: u64,
     },
+    /// `/dev/shm` has no room for it.
+    #[error(
+        "batches need {needed} bytes in /dev/shm, where {free} are free: enlarge it (docker run \
+         --shm-size, mount -o remount,size=), lower batch_size or prefetch, or leave out \
+         shareable(true), which alone needs it"
+    )]
+    SharedFull {
+        /// Bytes asked for.
+        needed: u64,
+        /// Bytes that are free there.
+        free: u64,
+    },
     /// The system refused it.
     #[error("{needed} bytes of shared memory for batches: {source}")]
     System {
@@ -37,11 +52,17 @@ pub enum MemoryError {
     },
 }
 
-/// A range of addresses backed by a memfd, of which only the reserved parts may be touched.
+/// A range of addresses backed by shared memory, of which only the reserved parts may be touched.
 #[derive(Debug)]
 pub(super) struct Segment {
     file: File,
-    map: MmapRaw,
+    map: Map,
+}
+
+#[derive(Debug)]
+enum Map {
+    Anonymous(MmapRaw),
+    Named(Arc<Mapped>),
 }
 
 impl Segment {
@@ -53,19 +74,25 @@ impl Segment {
         let file = File::from(fd);
         file.set_len(len as u64).map_err(system)?;
         let map = MmapOptions::new().len(len).map_raw(&file).map_err(system)?;
-        Ok(Self { file, map })
+        Ok(Self { file, map: Map::Anonymous(map) })
+    }
+
+    /// The beginning of a segment with a name, whose file that is.
+    pub(super) fn named(file: File, map: Arc<Mapped>) -> Self {
+        Self { file, map: Map::Named(map) }
     }
 
     /// Maps a segment that another process created with that length.
     pub(super) fn attach(fd: OwnedFd, len: usize) -> io::Result<Self> {
         let file = File::from(fd);
         let found = file.metadata()?.len();
-        if found != len as u64 {
-            let text = format!("the segment for batches has {found} bytes, not {len}");
+        // A segment with a name goes on behind the arena.
+        if found < len as u64 {
+            let text = format!("the segment for batches has {found} bytes, fewer than {len}");
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }
         let map = MmapOptions::new().len(len).map_raw(&file)?;
-        Ok(Self { file, map })
+        Ok(Self { file, map: Map::Anonymous(map) })
     }
 
     /// What another process needs to attach.
@@ -78,6 +105,12 @@ impl Segment {
     /// kills a process instead of failing a call, so both are asked first.
     pub(super) fn reserve(&self, range: Range<usize>) -> Result<(), MemoryError> {
         let needed = range.len() as u64;
+        if let Map::Named(_) = self.map
+            && let Some(free) = free_in(&self.file)
+            && needed > free
+        {
+            return Err(MemoryError::SharedFull { needed, free });
+        }
         if let Some(available) = available_memory()
             && needed > available
         {
@@ -88,17 +121,28 @@ impl Segment {
             match fallocate(&self.file, flags, range.start as u64, needed) {
                 Ok(()) => return Ok(()),
                 Err(rustix::io::Errno::INTR) => {}
+                // Somebody was faster than the look above.
+                Err(rustix::io::Errno::NOSPC) if matches!(self.map, Map::Named(_)) => {
+                    let free = free_in(&self.file).unwrap_or(0);
+                    return Err(MemoryError::SharedFull { needed, free });
+                }
                 Err(e) => return Err(MemoryError::System { needed, source: e.into() }),
             }
         }
     }
 
     pub(super) fn as_mut_ptr(&self) -> *mut u8 {
-        self.map.as_mut_ptr()
+        match &self.map {
+            Map::Anonymous(map) => map.as_mut_ptr(),
+            Map::Named(map) => map.as_mut_ptr(),
+        }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.map.len()
+        match &self.map {
+            Map::Anonymous(map) => map.len(),
+            Map::Named(map) => map.arena_len(),
+        }
     }
 }
 

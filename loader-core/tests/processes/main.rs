@@ -12,6 +12,7 @@ mod deaths;
 mod limits;
 mod models;
 mod starting;
+mod together;
 mod victims;
 
 use libtest_mimic::{Arguments, Trial};
@@ -21,7 +22,14 @@ fn main() {
         return victim();
     }
     loader_core::init_with(data::registry()).unwrap();
-    let tests = [models::TESTS, deaths::TESTS, crashes::TESTS, starting::TESTS, limits::TESTS];
+    let tests = [
+        models::TESTS,
+        deaths::TESTS,
+        crashes::TESTS,
+        starting::TESTS,
+        limits::TESTS,
+        together::TESTS,
+    ];
     let trials = tests.concat().into_iter().map(|(name, test)| {
         Trial::test(name, move || {
             test();
