@@ -2,6 +2,8 @@
 
 mod dataset;
 mod field;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod image;
 mod index;
 mod loader;

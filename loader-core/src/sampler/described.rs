@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use serde::{Deserialize, Serialize};
 
 use super::indices::Indices;
-use super::{Plan, Sampler, Shard};
+use super::{Plan, Sampler, Shard, weighted};
 use crate::dataset::Fingerprint;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -49,6 +49,12 @@ impl Sampler {
 }
 
 impl DescribedSampler {
+    /// Whether a file of numbers goes with it.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn has_numbers(&self) -> bool {
+        !matches!(self.plan, DescribedPlan::Sequential | DescribedPlan::Shuffled)
+    }
+
     /// The sampler again; `numbers` gives the file where there is one.
     pub(crate) fn attach(
         self,
@@ -68,8 +74,22 @@ impl DescribedSampler {
                 }
                 Plan::Subset { indices, shuffle, repeats }
             }
-            DescribedPlan::Replaced => Plan::Replaced { cumulated: shared()? },
-            DescribedPlan::Race => Plan::Race { weights: shared()? },
+            DescribedPlan::Replaced => {
+                let cumulated = shared()?;
+                if !cumulated.as_slice().is_sorted() || cumulated.as_slice().last() == Some(&0) {
+                    return Err("cumulated weights that do not rise".to_owned());
+                }
+                Plan::Replaced { cumulated }
+            }
+            DescribedPlan::Race => {
+                let weights = shared()?;
+                let positive = weighted::check(&weighted::from_bits(&weights));
+                let positive = positive.map_err(|e| e.to_string())?;
+                if positive < self.samples {
+                    return Err(format!("{positive} weights above 0 for {}", self.samples));
+                }
+                Plan::Race { weights }
+            }
         };
         if self.samples == 0 || self.samples > super::MAX_LEN {
             return Err(format!("an order of {} samples", self.samples));

@@ -142,7 +142,7 @@ impl Geometry {
         (HEADER_BYTES + 4 * Self::queue_len(max_slots)).next_multiple_of(DESK_BYTES)
     }
 
-    pub(super) const fn slots_at(max_slots: usize, workers: usize) -> usize {
+    pub(crate) const fn slots_at(max_slots: usize, workers: usize) -> usize {
         (Self::desks_at(max_slots) + DESK_BYTES * workers).next_multiple_of(PAGE)
     }
 }

@@ -88,3 +88,28 @@ impl DescribedJob {
         Ok(Job::new(Arc::new(arena), dataset, sampler, self.seed, self.substitute))
     }
 }
+
+/// Reads those bytes as a job and attaches to it as a worker process does.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz_job(bytes: &[u8], numbers: OwnedFd, table: OwnedFd) {
+    let Ok(job) = serde_json::from_slice::<DescribedJob>(bytes) else { return };
+    // As large as the job says, where that is not much: the file is sparse.
+    let len = Geometry::new(job.fields.clone(), job.batch_size).ok().and_then(|geometry| {
+        let slots = geometry.slot_bytes.checked_mul(job.max_slots)?;
+        slots.checked_add(Geometry::slots_at(job.max_slots.min(MAX_SLOTS), job.workers()))
+    });
+    let len = len.unwrap_or(0).min(1 << 26) as u64;
+    let flags = rustix::fs::MemfdFlags::CLOEXEC;
+    let Ok(arena) = rustix::fs::memfd_create("fuzz", flags) else { return };
+    if rustix::fs::ftruncate(&arena, len).is_err() {
+        return;
+    }
+    let numbers = job.sampler.has_numbers().then_some(numbers);
+    let files = [Some(arena), numbers, Some(table)].into_iter().flatten().collect();
+    if let Ok(job) = job.attach(files, &Registry::new()) {
+        let order = job.sampler.epoch(0);
+        (0..order.len().min(3)).for_each(|position| {
+            order.get(position);
+        });
+    }
+}

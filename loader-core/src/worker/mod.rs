@@ -22,6 +22,8 @@ pub(crate) use fill::{Job, erase};
 use init::ForkServer;
 pub use init::{InitError, init, init_with};
 use job::DescribedJob;
+#[cfg(any(test, fuzzing))]
+pub(crate) use job::fuzz_job;
 pub use registry::Registry;
 pub use supervisor::WorkerError;
 pub(crate) use supervisor::{Batches, Control};
