@@ -30,7 +30,7 @@ pub use index::{
 };
 pub use loader::{
     Batch, BuildError, DataLoader, DataLoaderBuilder, Difference, Epoch, ErrorPolicy,
-    FailureReport, FieldError, FieldLease, LoadError, LoaderState, OpenBatch, OpenField,
+    FailureReport, FieldError, FieldLease, LoadError, LoaderState, OpenBatch, OpenField, ReadAhead,
     ResumeError, SampleFailure, ShareError, SharedBatch, Stall, StateError,
 };
 pub use rng::Draws;

@@ -117,6 +117,16 @@ impl Dataset for ImageDataset {
         self.fingerprint
     }
 
+    fn read_ahead(&self, index: u64) -> bool {
+        if let Ok(entry) = self.folder.sample(index)
+            && let Ok(file) = open_file(&entry.to_path())
+        {
+            // The system starts to read, and whoever reads the file next finds it in memory.
+            let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::WillNeed);
+        }
+        true
+    }
+
     fn recipe(&self) -> Result<Recipe, RecipeError> {
         let table = self.folder.table();
         let root = std::path::absolute(table.root()).unwrap_or_else(|_| table.root().to_owned());
@@ -147,9 +157,7 @@ impl Dataset for ImageDataset {
 /// Reads a whole file into `bytes`, which keeps its capacity from file to file. It is read, not
 /// mapped: a file that shrinks meanwhile must be an error, not a signal.
 fn read_file(path: &Path, bytes: &mut Vec<u8>) -> std::io::Result<()> {
-    // NONBLOCK: a pipe without a writer must not hold the worker up; regular files don't care.
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let file = File::from(rustix::fs::openat(CWD, path, flags, Mode::empty())?);
+    let file = open_file(path)?;
     let stat = rustix::fs::fstat(&file)?;
     if !FileType::from_raw_mode(stat.st_mode).is_file() {
         return Err(std::io::Error::other("not a regular file"));
@@ -164,6 +172,12 @@ fn read_file(path: &Path, bytes: &mut Vec<u8>) -> std::io::Result<()> {
     bytes.reserve(size as usize + 1);
     let read = file.take(MAX_FILE_BYTES + 1).read_to_end(bytes)?;
     if read as u64 > MAX_FILE_BYTES { Err(too_large()) } else { Ok(()) }
+}
+
+fn open_file(path: &Path) -> std::io::Result<File> {
+    // NONBLOCK: a pipe without a writer must not hold the worker up; regular files don't care.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    Ok(File::from(rustix::fs::openat(CWD, path, flags, Mode::empty())?))
 }
 
 #[cfg(test)]

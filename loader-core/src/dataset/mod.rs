@@ -51,6 +51,15 @@ pub trait Dataset: Send + Sync + 'static {
     /// fingerprint give the same samples.
     fn fingerprint(&self) -> Fingerprint;
 
+    /// Asks the system for the data of a sample that will be loaded soon, so that it need not be
+    /// waited for then. May wait; it is called from threads that do nothing else, at most once for
+    /// each position of an epoch, and not for every one. False says that there is nothing to ask for
+    /// and that it need not be called again: the default.
+    fn read_ahead(&self, index: u64) -> bool {
+        let _ = index;
+        false
+    }
+
     /// What a worker process needs to open this dataset too. Only asked for where workers are
     /// processes ([`Workers::processes`](crate::Workers::processes)).
     ///

@@ -5,6 +5,7 @@ mod builder;
 mod epoch;
 mod error;
 mod pool;
+mod read_ahead;
 mod share;
 mod state;
 mod watch;
@@ -19,6 +20,7 @@ use serde::{Deserialize, Serialize};
 pub use watch::Stall;
 
 use self::pool::Pool;
+pub use self::read_ahead::ReadAhead;
 pub use self::share::{OpenBatch, OpenField, ShareError, SharedBatch};
 pub use self::state::{Difference, LoaderState, ResumeError, StateError};
 use self::state::{Progress, Tracker};

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::error::LoadError;
+use super::read_ahead::Readers;
 use super::watch::{Verdict, Watch};
 use crate::dataset::{Location, SampleError, Stage};
 use crate::shm::{Arena, Descriptor, MemoryError, Shares, SlotLease, WorkerId};
@@ -22,6 +23,7 @@ pub(super) struct Pool {
     shares: Option<Shares>,
     plan: Plan,
     locate: Box<Locate>,
+    readers: Option<Readers>,
     state: Mutex<State>,
     /// Set where the workers are processes.
     control: OnceLock<Arc<Control>>,
@@ -108,6 +110,7 @@ impl Pool {
         shares: Option<Shares>,
         plan: Plan,
         locate: Box<Locate>,
+        readers: Option<Readers>,
     ) -> Result<Self, MemoryError> {
         let mut state = State::default();
         for slot in 0..(plan.prefetch + 1).min(arena.max_slots()) as u32 {
@@ -117,7 +120,7 @@ impl Pool {
         state.free.reverse();
         state.reserved = state.free.len() as u32;
         let (state, control) = (Mutex::new(state), OnceLock::new());
-        Ok(Self { arena, shares, plan, locate, state, control })
+        Ok(Self { arena, shares, plan, locate, readers, state, control })
     }
 
     /// Lets the pool end processes whose sample takes too long.
@@ -185,11 +188,17 @@ impl Pool {
         let state = &mut *self.lock();
         state.ticket += 1;
         self.withdraw(state);
+        if let Some(readers) = &self.readers {
+            readers.close();
+        }
     }
 
     fn withdraw(&self, state: &mut State) {
         state.next = None;
         state.unoffered.clear();
+        if let Some(readers) = &self.readers {
+            readers.forget();
+        }
         state.again.clear();
         for queued in state.queued.drain(..) {
             self.arena.withdraw(queued.slot);
@@ -290,6 +299,9 @@ impl Pool {
                 return;
             }
             state.queued.push_back(Queued { slot, batch: next.batch, ahead: next.ahead });
+            if let Some(readers) = &self.readers {
+                readers.follow(next.epoch, first..first + u64::from(count));
+            }
             if state.again.pop_front().is_none() {
                 state.next = Some(Next { batch: next.batch + 1, ..next });
             }

@@ -14,7 +14,9 @@ mod sys;
 mod threads;
 mod wire;
 
+use std::fmt;
 use std::num::NonZeroUsize;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -85,6 +87,42 @@ impl Default for Workers {
         Self::threads(std::thread::available_parallelism().map_or(1, NonZeroUsize::get))
     }
 }
+
+/// As programs take it on their command lines: `threads:4`, `processes:4`, `subprocess:4` (one process
+/// of four threads), `processes:2x4` (two of four each), and `4` for threads.
+impl FromStr for Workers {
+    type Err = ParseWorkersError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let number = |text: &str| text.parse().map_err(|_| ParseWorkersError);
+        let (kind, count) = text.split_once(':').unwrap_or(("threads", text));
+        match (kind, count.split_once('x')) {
+            ("threads", None) => Ok(Self::threads(number(count)?)),
+            ("processes", None) => Ok(Self::processes(number(count)?)),
+            ("subprocess", None) => Ok(Self::subprocess(number(count)?)),
+            ("processes", Some((processes, threads))) => {
+                Ok(Self::processes(number(processes)?).threads_per_process(number(threads)?))
+            }
+            _ => Err(ParseWorkersError),
+        }
+    }
+}
+
+impl fmt::Display for Workers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.processes, self.threads) {
+            (0, threads) => write!(f, "threads:{threads}"),
+            (processes, 1) => write!(f, "processes:{processes}"),
+            (1, threads) => write!(f, "subprocess:{threads}"),
+            (processes, threads) => write!(f, "processes:{processes}x{threads}"),
+        }
+    }
+}
+
+/// What is written is no [`Workers`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("workers are threads:N, processes:N, subprocess:N (threads) or processes:NxM")]
+pub struct ParseWorkersError;
 
 /// Why workers could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -170,6 +208,29 @@ impl Crew {
         match self {
             Self::Threads(_) => None,
             Self::Processes(processes) => Some(processes.control()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_are_read_as_they_are_written() {
+        for text in [
+            "threads:1",
+            "threads:16",
+            "processes:1",
+            "processes:8",
+            "subprocess:2",
+            "processes:3x2",
+        ] {
+            assert_eq!(text.parse::<Workers>().unwrap().to_string(), text);
+        }
+        assert_eq!("4".parse(), Ok(Workers::threads(4)));
+        for text in ["", "threads:", "fork:2", "threads:2x2", "processes:x", "processes:-1"] {
+            assert_eq!(text.parse::<Workers>(), Err(ParseWorkersError), "{text}");
         }
     }
 }

@@ -45,9 +45,9 @@ struct Args {
     /// Highest learning rate
     #[arg(long, default_value_t = 0.1)]
     lr: f64,
-    /// Threads that decode images [default: one for each CPU]
+    /// Who decodes images: threads:N, processes:N or subprocess:N [default: a thread for each CPU]
     #[arg(long)]
-    workers: Option<usize>,
+    workers: Option<Workers>,
     /// Seed of the weights, the order and the augmentation
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -57,7 +57,8 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
+    // Before anything else: worker processes come from a process with one thread.
+    match loader_core::init().map_err(Error::from).and_then(|()| run(&Args::parse())) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
@@ -87,7 +88,7 @@ fn run(args: &Args) -> Result<(), Error> {
 
     let size = args.size.unwrap_or_else(|| folders.default_size());
     let epochs = args.epochs.unwrap_or_else(|| (20_000 / images).clamp(1, 30));
-    let workers = args.workers.map_or_else(Workers::default, Workers::threads);
+    let workers = args.workers.unwrap_or_default();
     let settings = Settings { size, batch_size: args.batch_size, workers, seed: args.seed };
     let building = Instant::now();
     let loaders = folders.loaders(&settings)?;
