@@ -9,16 +9,27 @@ use std::io::Cursor;
 use image::metadata::Orientation;
 use image::{ColorType, ImageDecoder, ImageFormat, ImageReader, Limits};
 use serde::{Deserialize, Serialize};
-use zune_jpeg::JpegDecoder;
-use zune_jpeg::zune_core::bytestream::ZCursor;
-use zune_jpeg::zune_core::colorspace::ColorSpace;
-use zune_jpeg::zune_core::options::DecoderOptions;
+#[cfg(not(feature = "libjpeg-turbo"))]
+use zune_jpeg::{
+    JpegDecoder,
+    zune_core::{bytestream::ZCursor, colorspace::ColorSpace, options::DecoderOptions},
+};
 
+use super::geometry::Rect;
+#[cfg(feature = "libjpeg-turbo")]
+use super::jpeg_turbo;
 use crate::dataset::{SampleError, Stage};
 
 /// The decoders and their versions. Others may give other pixels, so this is part of a transform's
 /// fingerprint.
+#[cfg(not(feature = "libjpeg-turbo"))]
 pub const DECODER: &str = "zune-jpeg 0.5.15, image 0.25.10";
+
+/// The decoders and their versions. Others may give other pixels, so this is part of a transform's
+/// fingerprint.
+#[cfg(feature = "libjpeg-turbo")]
+pub const DECODER: &str =
+    concat!("libjpeg-turbo ", env!("LIBJPEG_TURBO_VERSION"), ", image 0.25.10");
 
 /// What to do with the orientation that a camera stored beside the pixels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -43,6 +54,19 @@ pub enum Gray16 {
     HighByte,
 }
 
+/// Whether a decoder may make an image smaller than it is stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scaling {
+    /// No: a resize sees the pixels of the whole image.
+    #[default]
+    Exact,
+    /// To 1/2, 1/4 or 1/8 in the decoder, where a resize comes first and its result is no larger than
+    /// that in either direction. Much faster for photographs of many megapixels, and slightly other
+    /// pixels. JPEG with the feature `libjpeg-turbo` only; without effect elsewhere.
+    Fast,
+}
+
 /// How files are decoded, and what is refused before it is decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -51,6 +75,8 @@ pub struct DecodeOptions {
     pub orientation: ExifOrientation,
     /// Default: clipped.
     pub gray16: Gray16,
+    /// Default: exact.
+    pub scaling: Scaling,
     /// The most pixels that an image may have, default 178,956,970, where Pillow refuses a
     /// decompression bomb.
     pub max_pixels: u64,
@@ -63,6 +89,7 @@ impl Default for DecodeOptions {
         Self {
             orientation: ExifOrientation::default(),
             gray16: Gray16::default(),
+            scaling: Scaling::default(),
             max_pixels: 178_956_970,
             max_bytes: 2 << 30,
         }
@@ -83,8 +110,22 @@ pub(super) fn room(buffer: &mut Vec<u8>, len: usize) -> &mut [u8] {
     &mut buffer[..len]
 }
 
+/// Decoders that a worker keeps between images.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    #[cfg(feature = "libjpeg-turbo")]
+    jpeg: Option<jpeg_turbo::Decoder>,
+}
+
 enum Decoder<'a> {
+    #[cfg(not(feature = "libjpeg-turbo"))]
     Jpeg(Box<JpegDecoder<ZCursor<&'a [u8]>>>),
+    #[cfg(feature = "libjpeg-turbo")]
+    Jpeg {
+        file: jpeg_turbo::Opened<'a>,
+        /// False for the lossless kind, which is decoded whole or not at all.
+        partly: bool,
+    },
     Other(Box<dyn ImageDecoder + 'a>),
 }
 
@@ -97,8 +138,17 @@ pub(super) struct Source<'a> {
     gray16: Gray16,
 }
 
+/// The size of a side that is scaled to `scale`/8.
+pub(super) fn scaled(side: u32, scale: u32) -> u32 {
+    (u64::from(side) * u64::from(scale)).div_ceil(8) as u32
+}
+
 impl<'a> Source<'a> {
-    pub(super) fn open(bytes: &'a [u8], options: &DecodeOptions) -> Result<Self, SampleError> {
+    pub(super) fn open(
+        bytes: &'a [u8],
+        options: &DecodeOptions,
+        scratch: &'a mut Scratch,
+    ) -> Result<Self, SampleError> {
         if bytes.is_empty() {
             return Err(failed("the file is empty"));
         }
@@ -106,8 +156,8 @@ impl<'a> Source<'a> {
             let start = &bytes[..bytes.len().min(8)];
             failed(format_args!("no known image format begins with \"{}\"", start.escape_ascii()))
         })?;
-        let source = match format {
-            ImageFormat::Jpeg => Self::open_jpeg(bytes, options),
+        match format {
+            ImageFormat::Jpeg => Self::open_jpeg(bytes, options, scratch),
             ImageFormat::Png
             | ImageFormat::Gif
             | ImageFormat::Bmp
@@ -115,34 +165,30 @@ impl<'a> Source<'a> {
             | ImageFormat::WebP
             | ImageFormat::Pnm => Self::open_other(bytes, format, options),
             other => Err(failed(format_args!("{other:?} images are not supported"))),
-        }?;
-        Ok(source)
+        }
     }
 
-    fn open_jpeg(bytes: &'a [u8], options: &DecodeOptions) -> Result<Self, SampleError> {
-        let jpeg = DecoderOptions::default()
-            .set_strict_mode(false)
-            .set_max_width(usize::MAX)
-            .set_max_height(usize::MAX)
-            .jpeg_set_out_colorspace(ColorSpace::RGB);
-        let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), jpeg);
-        let wrong = |e| failed(format_args!("JPEG: {e}"));
-        decoder.decode_headers().map_err(wrong)?;
-        let (width, height) =
-            decoder.dimensions().ok_or_else(|| failed("JPEG: the header has no size"))?;
-        let stored = (width as u32, height as u32);
-        check_limits(stored, 3, options)?;
-        if !is_complete(bytes) {
+    fn open_jpeg(
+        bytes: &'a [u8],
+        options: &DecodeOptions,
+        scratch: &'a mut Scratch,
+    ) -> Result<Self, SampleError> {
+        let segments = Segments::of(bytes);
+        let (decoder, stored) = jpeg(bytes, options, scratch, &segments)?;
+        let complete = segments.scan.is_some_and(|scan| {
+            // From the back: in a whole file it is among the last bytes. Decoders fill what is missing
+            // with grey; Pillow refuses such a file, and so do we.
+            bytes[scan..].windows(2).rev().any(|w| w == [0xff, 0xd9])
+        });
+        if !complete {
             return Err(failed("JPEG: the file is truncated: it has no end-of-image marker"));
         }
         let orientation = match options.orientation {
             ExifOrientation::Ignore => None,
-            ExifOrientation::Apply => {
-                decoder.exif().and_then(|exif| Orientation::from_exif_chunk(exif))
-            }
+            ExifOrientation::Apply => segments.exif.and_then(Orientation::from_exif_chunk),
         };
         Ok(Self {
-            decoder: Decoder::Jpeg(Box::new(decoder)),
+            decoder,
             format: ImageFormat::Jpeg,
             stored,
             orientation: orientation.unwrap_or(Orientation::NoTransforms),
@@ -172,48 +218,168 @@ impl<'a> Source<'a> {
         Ok(Self { decoder, format, stored, orientation, gray16: options.gray16 })
     }
 
-    /// Width and height of what `read` gives.
+    /// Width and height of the whole image.
     pub(super) fn size(&self) -> (u32, u32) {
         let (w, h) = self.stored;
         if turns(self.orientation) { (h, w) } else { (w, h) }
     }
 
-    /// Decodes into the start of `rgb`; `spare` is working memory.
-    pub(super) fn read(self, rgb: &mut Vec<u8>, spare: &mut Vec<u8>) -> Result<(), SampleError> {
-        let (w, h) = self.stored;
-        let pixels = w as usize * h as usize;
+    /// True where `read` can scale.
+    pub(super) fn scales(&self) -> bool {
         match self.decoder {
+            #[cfg(feature = "libjpeg-turbo")]
+            Decoder::Jpeg { partly, .. } => partly,
+            #[cfg(not(feature = "libjpeg-turbo"))]
+            Decoder::Jpeg(_) => false,
+            Decoder::Other(_) => false,
+        }
+    }
+
+    /// Decodes into the start of `rgb`; `spare` is working memory.
+    ///
+    /// The image is scaled to `scale`/8, which is 8 unless it [`scales`](Self::scales). Of the result,
+    /// at least `wanted` is made; what is made is returned.
+    pub(super) fn read(
+        self,
+        wanted: Rect,
+        scale: u32,
+        rgb: &mut Vec<u8>,
+        spare: &mut Vec<u8>,
+    ) -> Result<Rect, SampleError> {
+        let whole = Rect::whole(scaled(self.stored.0, scale), scaled(self.stored.1, scale));
+        let made = match self.decoder {
+            #[cfg(feature = "libjpeg-turbo")]
+            Decoder::Jpeg { file, partly } => {
+                let upright =
+                    if turns(self.orientation) { (whole.h, whole.w) } else { (whole.w, whole.h) };
+                let wanted = if partly { turned(wanted, upright, self.orientation) } else { whole };
+                read_jpeg(file, wanted, scale, rgb, spare)
+                    .map_err(|e| failed(format_args!("JPEG: {e}")))?
+            }
+            #[cfg(not(feature = "libjpeg-turbo"))]
             Decoder::Jpeg(mut decoder) => {
-                let out = room(rgb, pixels * 3);
+                let _ = wanted; // it has no way to decode less
+                let out = room(rgb, whole.pixels() * 3);
                 if decoder.output_buffer_size() != Some(out.len()) {
                     return Err(failed("JPEG: its components can't be converted to RGB"));
                 }
                 decoder.decode_into(out).map_err(|e| failed(format_args!("JPEG: {e}")))?;
+                whole
             }
             Decoder::Other(decoder) => {
                 let format = self.format;
                 let wrong = |e| failed(format_args!("{format:?}: {e}"));
                 let color = decoder.color_type();
-                let out = room(rgb, pixels * 3);
+                let out = room(rgb, whole.pixels() * 3);
                 // Some decoders leave out what a damaged file does not have.
                 if color == ColorType::Rgb8 {
                     out.fill(0);
                     decoder.read_image_boxed(out).map_err(wrong)?;
                 } else {
-                    let native = room(spare, pixels * usize::from(color.bytes_per_pixel()));
+                    let bytes = whole.pixels() * usize::from(color.bytes_per_pixel());
+                    let native = room(spare, bytes);
                     native.fill(0);
                     decoder.read_image_boxed(native).map_err(wrong)?;
                     convert(native, color, format, self.gray16, out)?;
                 }
+                whole
             }
+        };
+        if self.orientation == Orientation::NoTransforms {
+            return Ok(made);
         }
-        if self.orientation != Orientation::NoTransforms {
-            let upright = room(spare, pixels * 3);
-            orient(&rgb[..pixels * 3], (w, h), self.orientation, upright);
-            std::mem::swap(rgb, spare);
-        }
-        Ok(())
+        let len = made.pixels() * 3;
+        orient(&rgb[..len], (made.w, made.h), self.orientation, room(spare, len));
+        std::mem::swap(rgb, spare);
+        Ok(turned(made, (whole.w, whole.h), inverse(self.orientation)))
     }
+}
+
+/// Opens a JPEG file with the decoder of this build, and checks its size against the limits.
+#[cfg(feature = "libjpeg-turbo")]
+fn jpeg<'a>(
+    bytes: &'a [u8],
+    options: &DecodeOptions,
+    scratch: &'a mut Scratch,
+    segments: &Segments<'_>,
+) -> Result<(Decoder<'a>, (u32, u32)), SampleError> {
+    let wrong = |e: String| failed(format_args!("JPEG: {e}"));
+    let decoder = match &mut scratch.jpeg {
+        Some(decoder) => decoder,
+        none => none.insert(jpeg_turbo::Decoder::new().map_err(wrong)?),
+    };
+    let file = decoder.open(bytes, options.max_bytes).map_err(wrong)?;
+    let header = *file.header();
+    let stored = (header.width, header.height);
+    check_limits(stored, if header.components == 4 { 7 } else { 3 }, options)?;
+    if !matches!(header.components, 1 | 3 | 4) {
+        return Err(failed("JPEG: its components can't be converted to RGB"));
+    }
+    let partly = segments.frame != Some(0xc3);
+    Ok((Decoder::Jpeg { file, partly }, stored))
+}
+
+/// Opens a JPEG file with the decoder of this build, and checks its size against the limits.
+#[cfg(not(feature = "libjpeg-turbo"))]
+fn jpeg<'a>(
+    bytes: &'a [u8],
+    options: &DecodeOptions,
+    _: &'a mut Scratch,
+    _: &Segments<'_>,
+) -> Result<(Decoder<'a>, (u32, u32)), SampleError> {
+    let jpeg = DecoderOptions::default()
+        .set_strict_mode(false)
+        .set_max_width(usize::MAX)
+        .set_max_height(usize::MAX)
+        .jpeg_set_out_colorspace(ColorSpace::RGB);
+    let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), jpeg);
+    decoder.decode_headers().map_err(|e| failed(format_args!("JPEG: {e}")))?;
+    let (width, height) =
+        decoder.dimensions().ok_or_else(|| failed("JPEG: the header has no size"))?;
+    let stored = (width as u32, height as u32);
+    check_limits(stored, 3, options)?;
+    Ok((Decoder::Jpeg(Box::new(decoder)), stored))
+}
+
+/// Decodes what is `wanted` of a file scaled to `scale`/8, and gives what was made around it.
+#[cfg(feature = "libjpeg-turbo")]
+fn read_jpeg(
+    file: jpeg_turbo::Opened<'_>,
+    wanted: Rect,
+    scale: u32,
+    rgb: &mut Vec<u8>,
+    spare: &mut Vec<u8>,
+) -> Result<Rect, String> {
+    let header = *file.header();
+    let width = scaled(header.width, scale);
+    // Upsampling takes a part of each colour from its neighbours. At a border that it takes for the
+    // image's there is none, so what is next to the border is cut off.
+    let left = wanted.x.saturating_sub(header.max_h);
+    let right = width.min(wanted.x + wanted.w + header.max_h);
+    let columns = (right - left < width).then_some((left, right - left));
+    let channels = if header.components == 4 { 4 } else { 3 };
+    let started = file.start(scale, channels, columns)?;
+    let made = Rect { x: started.x, y: wanted.y, w: started.width, h: wanted.h };
+    let pixels = made.pixels();
+    if channels == 3 {
+        started.rows(wanted.y, wanted.h, room(rgb, pixels * 3))?;
+    } else {
+        let cmyk = room(spare, pixels * 4);
+        started.rows(wanted.y, wanted.h, cmyk)?;
+        let rgb = room(rgb, pixels * 3).as_chunks_mut::<3>().0;
+        for (&[c, m, y, k], out) in cmyk.as_chunks::<4>().0.iter().zip(rgb) {
+            *out = [c, m, y].map(|v| inverted_ink(v, k));
+        }
+    }
+    Ok(made)
+}
+
+/// Pillow's conversion of an ink and black, both stored inverted, as Adobe does.
+#[cfg(feature = "libjpeg-turbo")]
+fn inverted_ink(ink: u8, black: u8) -> u8 {
+    let product = u32::from(255 - ink) * u32::from(black) + 128;
+    let share = ((product >> 8) + product) >> 8;
+    black.saturating_sub(share as u8)
 }
 
 fn check_limits(
@@ -242,28 +408,50 @@ fn check_limits(
     Ok(())
 }
 
-/// True where a JPEG's end-of-image marker follows the start of its first scan.
-///
-/// Decoders fill what is missing with grey; Pillow refuses such a file, and so do we. Headers are
-/// walked rather than searched because thumbnails in them have an end marker of their own.
-fn is_complete(bytes: &[u8]) -> bool {
-    let mut at = 2;
-    let scan = loop {
-        match bytes.get(at..) {
-            // Fill bytes may precede a marker.
-            Some([0xff, 0xff, ..]) => at += 1,
-            Some([0xff, 0xda, ..]) => break &bytes[at..],
-            // Markers that stand alone.
-            Some([0xff, 0x00 | 0x01 | 0xd0..=0xd8, ..]) => at += 2,
-            Some([0xff, _, high, low, ..]) => {
-                at += 2 + usize::from(u16::from_be_bytes([*high, *low]));
+/// What the segments before a JPEG's first scan tell.
+#[derive(Debug, Default)]
+struct Segments<'a> {
+    /// The last byte of the marker that begins the frame, which tells the kind of coding.
+    frame: Option<u8>,
+    exif: Option<&'a [u8]>,
+    /// Where the first scan starts.
+    scan: Option<usize>,
+}
+
+impl<'a> Segments<'a> {
+    /// Headers are walked rather than searched, because thumbnails in them have markers of their own.
+    fn of(bytes: &'a [u8]) -> Self {
+        let mut found = Self::default();
+        let mut at = 2;
+        loop {
+            match bytes.get(at..) {
+                // Fill bytes may precede a marker.
+                Some([0xff, 0xff, ..]) => at += 1,
+                Some([0xff, 0xda, ..]) => {
+                    found.scan = Some(at);
+                    return found;
+                }
+                // Markers that stand alone.
+                Some([0xff, 0x00 | 0x01 | 0xd0..=0xd8, ..]) => at += 2,
+                Some([0xff, marker, high, low, ..]) => {
+                    let end = at + 2 + usize::from(u16::from_be_bytes([*high, *low]));
+                    match marker {
+                        0xc0..=0xc3 | 0xc5..=0xc7 | 0xc9..=0xcb | 0xcd..=0xcf => {
+                            found.frame.get_or_insert(*marker);
+                        }
+                        0xe1 if found.exif.is_none() => {
+                            let content = bytes.get(at + 4..end);
+                            found.exif = content.and_then(|c| c.strip_prefix(b"Exif\0\0"));
+                        }
+                        _ => {}
+                    }
+                    at = end;
+                }
+                Some([_, _, ..]) => at += 1, // garbage between segments
+                _ => return found,
             }
-            Some([_, _, ..]) => at += 1, // garbage between segments
-            _ => return false,
         }
-    };
-    // From the back: in a whole file it is among the last bytes.
-    scan.windows(2).rev().any(|w| w == [0xff, 0xd9])
+    }
 }
 
 /// Converts what a decoder gave to RGB: grey is repeated, alpha is dropped.
@@ -317,25 +505,46 @@ fn turns(orientation: Orientation) -> bool {
     matches!(orientation, Rotate90 | Rotate270 | Rotate90FlipH | Rotate270FlipH)
 }
 
+/// The orientation that takes an image back.
+fn inverse(orientation: Orientation) -> Orientation {
+    match orientation {
+        Orientation::Rotate90 => Orientation::Rotate270,
+        Orientation::Rotate270 => Orientation::Rotate90,
+        other => other,
+    }
+}
+
+/// Where in a `w` x `h` image a pixel of the upright image comes from.
+fn origin(x: u32, y: u32, (w, h): (u32, u32), orientation: Orientation) -> (u32, u32) {
+    match orientation {
+        Orientation::NoTransforms => (x, y),
+        Orientation::FlipHorizontal => (w - 1 - x, y),
+        Orientation::Rotate180 => (w - 1 - x, h - 1 - y),
+        Orientation::FlipVertical => (x, h - 1 - y),
+        Orientation::Rotate90FlipH => (y, x),
+        Orientation::Rotate90 => (y, h - 1 - x),
+        Orientation::Rotate270FlipH => (w - 1 - y, h - 1 - x),
+        Orientation::Rotate270 => (w - 1 - y, x),
+    }
+}
+
+/// Where a rectangle of the upright image, which has that size, comes from.
+fn turned(rect: Rect, upright: (u32, u32), orientation: Orientation) -> Rect {
+    let size = if turns(orientation) { (upright.1, upright.0) } else { upright };
+    let (x0, y0) = origin(rect.x, rect.y, size, orientation);
+    let (x1, y1) = origin(rect.x + rect.w - 1, rect.y + rect.h - 1, size, orientation);
+    Rect { x: x0.min(x1), y: y0.min(y1), w: x0.abs_diff(x1) + 1, h: y0.abs_diff(y1) + 1 }
+}
+
 /// Turns the `w` x `h` image `src` upright.
 fn orient(src: &[u8], (w, h): (u32, u32), orientation: Orientation, out: &mut [u8]) {
-    let (w, h) = (w as usize, h as usize);
     let (out_w, out_h) = if turns(orientation) { (h, w) } else { (w, h) };
     let src = src.as_chunks::<3>().0;
-    let out = out.as_chunks_mut::<3>().0;
+    let mut out = out.as_chunks_mut::<3>().0.iter_mut();
     for y in 0..out_h {
-        for x in 0..out_w {
-            let (from_x, from_y) = match orientation {
-                Orientation::NoTransforms => (x, y),
-                Orientation::FlipHorizontal => (w - 1 - x, y),
-                Orientation::Rotate180 => (w - 1 - x, h - 1 - y),
-                Orientation::FlipVertical => (x, h - 1 - y),
-                Orientation::Rotate90FlipH => (y, x),
-                Orientation::Rotate90 => (y, h - 1 - x),
-                Orientation::Rotate270FlipH => (w - 1 - y, h - 1 - x),
-                Orientation::Rotate270 => (w - 1 - y, x),
-            };
-            out[y * out_w + x] = src[from_y * w + from_x];
+        for (x, out) in (0..out_w).zip(&mut out) {
+            let (from_x, from_y) = origin(x, y, (w, h), orientation);
+            *out = src[from_y as usize * w as usize + from_x as usize];
         }
     }
 }
@@ -350,10 +559,11 @@ mod tests {
     use super::*;
 
     fn decode(bytes: &[u8], options: &DecodeOptions) -> Result<(u32, u32, Vec<u8>), SampleError> {
-        let source = Source::open(bytes, options)?;
+        let mut scratch = Scratch::default();
+        let source = Source::open(bytes, options, &mut scratch)?;
         let (w, h) = source.size();
         let (mut rgb, mut spare) = (Vec::new(), Vec::new());
-        source.read(&mut rgb, &mut spare)?;
+        source.read(Rect::whole(w, h), 8, &mut rgb, &mut spare)?;
         rgb.truncate(w as usize * h as usize * 3);
         Ok((w, h, rgb))
     }
@@ -441,11 +651,12 @@ mod tests {
 
     /// Decodes into buffers that hold `old`.
     fn decode_over(old: u8, bytes: &[u8], options: &DecodeOptions) -> Result<Vec<u8>, SampleError> {
-        let source = Source::open(bytes, options)?;
+        let mut scratch = Scratch::default();
+        let source = Source::open(bytes, options, &mut scratch)?;
         let (w, h) = source.size();
         let size = w as usize * h as usize * 8;
         let (mut rgb, mut spare) = (vec![old; size], vec![old; size]);
-        source.read(&mut rgb, &mut spare)?;
+        source.read(Rect::whole(w, h), 8, &mut rgb, &mut spare)?;
         rgb.truncate(w as usize * h as usize * 3);
         Ok(rgb)
     }

@@ -12,7 +12,7 @@ use super::geometry::Rect;
 use super::ops::*;
 use super::params::{self, Adjust};
 use super::plan::{Plan, Step};
-use super::{ImageScratch, Transform, color};
+use super::{ImageScratch, Transform, color, decode};
 use crate::dataset::{Sample, SampleError};
 use crate::field::DType;
 
@@ -154,7 +154,7 @@ fn made(case: &PixelCase, scratch: &mut ImageScratch) -> Vec<u8> {
     for step in &case.steps {
         add(&mut plan, step);
     }
-    plan.finish();
+    plan.finish(size, false);
     let (w, h) = plan.size();
     let pipeline = Transform::new().resize((h, w)).to(DType::U8, Layout::Nhwc).compile().unwrap();
     scratch.image = pattern(size.0, size.1);
@@ -271,10 +271,11 @@ fn normalised_and_erased_tensors_are_torchvisions_bit_for_bit() {
 }
 
 fn decoded(bytes: &[u8], options: &DecodeOptions) -> Result<(u32, u32, Vec<u8>), SampleError> {
-    let source = Source::open(bytes, options)?;
+    let mut scratch = decode::Scratch::default();
+    let source = Source::open(bytes, options, &mut scratch)?;
     let (w, h) = source.size();
     let (mut rgb, mut spare) = (Vec::new(), Vec::new());
-    source.read(&mut rgb, &mut spare)?;
+    source.read(Rect::whole(w, h), 8, &mut rgb, &mut spare)?;
     rgb.truncate((w * h * 3) as usize);
     Ok((w, h, rgb))
 }
