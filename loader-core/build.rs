@@ -10,7 +10,7 @@ fn main() {
 fn shim() {
     use std::path::Path;
 
-    let source = "src/image/jpeg_turbo/shim.c";
+    let source = "src/image/jpeg/turbo/shim.c";
     println!("cargo::rerun-if-changed={source}");
     let include = std::env::var("DEP_TURBOJPEG_INCLUDE")
         .unwrap_or_else(|_| panic!("turbojpeg-sys doesn't say where libjpeg's headers are"));

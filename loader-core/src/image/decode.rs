@@ -6,19 +6,12 @@
 use std::fmt::Display;
 use std::io::Cursor;
 
+use super::geometry::Rect;
+use super::jpeg;
+use crate::dataset::{SampleError, Stage};
 use image::metadata::Orientation;
 use image::{ColorType, ImageDecoder, ImageFormat, ImageReader, Limits};
 use serde::{Deserialize, Serialize};
-#[cfg(not(feature = "libjpeg-turbo"))]
-use zune_jpeg::{
-    JpegDecoder,
-    zune_core::{bytestream::ZCursor, colorspace::ColorSpace, options::DecoderOptions},
-};
-
-use super::geometry::Rect;
-#[cfg(feature = "libjpeg-turbo")]
-use super::jpeg_turbo;
-use crate::dataset::{SampleError, Stage};
 
 /// The decoders and their versions. Others may give other pixels, so this is part of a transform's
 /// fingerprint.
@@ -110,22 +103,8 @@ pub(super) fn room(buffer: &mut Vec<u8>, len: usize) -> &mut [u8] {
     &mut buffer[..len]
 }
 
-/// Decoders that a worker keeps between images.
-#[derive(Debug, Default)]
-pub(super) struct Scratch {
-    #[cfg(feature = "libjpeg-turbo")]
-    jpeg: Option<jpeg_turbo::Decoder>,
-}
-
 enum Decoder<'a> {
-    #[cfg(not(feature = "libjpeg-turbo"))]
-    Jpeg(Box<JpegDecoder<ZCursor<&'a [u8]>>>),
-    #[cfg(feature = "libjpeg-turbo")]
-    Jpeg {
-        file: jpeg_turbo::Opened<'a>,
-        /// False for the lossless kind, which is decoded whole or not at all.
-        partly: bool,
-    },
+    Jpeg(jpeg::File<'a>),
     Other(Box<dyn ImageDecoder + 'a>),
 }
 
@@ -147,7 +126,7 @@ impl<'a> Source<'a> {
     pub(super) fn open(
         bytes: &'a [u8],
         options: &DecodeOptions,
-        scratch: &'a mut Scratch,
+        scratch: &'a mut jpeg::Scratch,
     ) -> Result<Self, SampleError> {
         if bytes.is_empty() {
             return Err(failed("the file is empty"));
@@ -171,22 +150,24 @@ impl<'a> Source<'a> {
     fn open_jpeg(
         bytes: &'a [u8],
         options: &DecodeOptions,
-        scratch: &'a mut Scratch,
+        scratch: &'a mut jpeg::Scratch,
     ) -> Result<Self, SampleError> {
-        let segments = Segments::of(bytes);
-        let (decoder, stored) = jpeg(bytes, options, scratch, &segments)?;
-        let complete = segments.scan.is_some_and(|scan| {
-            // From the back: in a whole file it is among the last bytes. Decoders fill what is missing
-            // with grey; Pillow refuses such a file, and so do we.
-            bytes[scan..].windows(2).rev().any(|w| w == [0xff, 0xd9])
-        });
-        if !complete {
+        let wrong = |e: String| failed(format_args!("JPEG: {e}"));
+        let header = jpeg::Header::of(bytes);
+        let native = header.bytes_per_pixel();
+        // Before the decoder sees the file, and again as it understands it.
+        header.size().map_or(Ok(()), |size| check_limits(size, native, options))?;
+        let file = jpeg::File::open(bytes, &header, options.max_bytes, scratch).map_err(wrong)?;
+        let stored = file.size().ok_or_else(|| failed("JPEG: the header has no size"))?;
+        check_limits(stored, native, options)?;
+        if !header.complete {
             return Err(failed("JPEG: the file is truncated: it has no end-of-image marker"));
         }
         let orientation = match options.orientation {
             ExifOrientation::Ignore => None,
-            ExifOrientation::Apply => segments.exif.and_then(Orientation::from_exif_chunk),
+            ExifOrientation::Apply => header.exif.and_then(Orientation::from_exif_chunk),
         };
+        let decoder = Decoder::Jpeg(file);
         Ok(Self {
             decoder,
             format: ImageFormat::Jpeg,
@@ -226,11 +207,8 @@ impl<'a> Source<'a> {
 
     /// True where `read` can scale.
     pub(super) fn scales(&self) -> bool {
-        match self.decoder {
-            #[cfg(feature = "libjpeg-turbo")]
-            Decoder::Jpeg { partly, .. } => partly,
-            #[cfg(not(feature = "libjpeg-turbo"))]
-            Decoder::Jpeg(_) => false,
+        match &self.decoder {
+            Decoder::Jpeg(file) => file.scales(),
             Decoder::Other(_) => false,
         }
     }
@@ -248,23 +226,11 @@ impl<'a> Source<'a> {
     ) -> Result<Rect, SampleError> {
         let whole = Rect::whole(scaled(self.stored.0, scale), scaled(self.stored.1, scale));
         let made = match self.decoder {
-            #[cfg(feature = "libjpeg-turbo")]
-            Decoder::Jpeg { file, partly } => {
+            Decoder::Jpeg(file) => {
                 let upright =
                     if turns(self.orientation) { (whole.h, whole.w) } else { (whole.w, whole.h) };
-                let wanted = if partly { turned(wanted, upright, self.orientation) } else { whole };
-                read_jpeg(file, wanted, scale, rgb, spare)
+                file.read(turned(wanted, upright, self.orientation), scale, rgb, spare)
                     .map_err(|e| failed(format_args!("JPEG: {e}")))?
-            }
-            #[cfg(not(feature = "libjpeg-turbo"))]
-            Decoder::Jpeg(mut decoder) => {
-                let _ = wanted; // it has no way to decode less
-                let out = room(rgb, whole.pixels() * 3);
-                if decoder.output_buffer_size() != Some(out.len()) {
-                    return Err(failed("JPEG: its components can't be converted to RGB"));
-                }
-                decoder.decode_into(out).map_err(|e| failed(format_args!("JPEG: {e}")))?;
-                whole
             }
             Decoder::Other(decoder) => {
                 let format = self.format;
@@ -295,93 +261,6 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Opens a JPEG file with the decoder of this build, and checks its size against the limits.
-#[cfg(feature = "libjpeg-turbo")]
-fn jpeg<'a>(
-    bytes: &'a [u8],
-    options: &DecodeOptions,
-    scratch: &'a mut Scratch,
-    segments: &Segments<'_>,
-) -> Result<(Decoder<'a>, (u32, u32)), SampleError> {
-    let wrong = |e: String| failed(format_args!("JPEG: {e}"));
-    let decoder = match &mut scratch.jpeg {
-        Some(decoder) => decoder,
-        none => none.insert(jpeg_turbo::Decoder::new().map_err(wrong)?),
-    };
-    let file = decoder.open(bytes, options.max_bytes).map_err(wrong)?;
-    let header = *file.header();
-    let stored = (header.width, header.height);
-    check_limits(stored, if header.components == 4 { 7 } else { 3 }, options)?;
-    if !matches!(header.components, 1 | 3 | 4) {
-        return Err(failed("JPEG: its components can't be converted to RGB"));
-    }
-    let partly = segments.frame != Some(0xc3);
-    Ok((Decoder::Jpeg { file, partly }, stored))
-}
-
-/// Opens a JPEG file with the decoder of this build, and checks its size against the limits.
-#[cfg(not(feature = "libjpeg-turbo"))]
-fn jpeg<'a>(
-    bytes: &'a [u8],
-    options: &DecodeOptions,
-    _: &'a mut Scratch,
-    _: &Segments<'_>,
-) -> Result<(Decoder<'a>, (u32, u32)), SampleError> {
-    let jpeg = DecoderOptions::default()
-        .set_strict_mode(false)
-        .set_max_width(usize::MAX)
-        .set_max_height(usize::MAX)
-        .jpeg_set_out_colorspace(ColorSpace::RGB);
-    let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), jpeg);
-    decoder.decode_headers().map_err(|e| failed(format_args!("JPEG: {e}")))?;
-    let (width, height) =
-        decoder.dimensions().ok_or_else(|| failed("JPEG: the header has no size"))?;
-    let stored = (width as u32, height as u32);
-    check_limits(stored, 3, options)?;
-    Ok((Decoder::Jpeg(Box::new(decoder)), stored))
-}
-
-/// Decodes what is `wanted` of a file scaled to `scale`/8, and gives what was made around it.
-#[cfg(feature = "libjpeg-turbo")]
-fn read_jpeg(
-    file: jpeg_turbo::Opened<'_>,
-    wanted: Rect,
-    scale: u32,
-    rgb: &mut Vec<u8>,
-    spare: &mut Vec<u8>,
-) -> Result<Rect, String> {
-    let header = *file.header();
-    let width = scaled(header.width, scale);
-    // Upsampling takes a part of each colour from its neighbours. At a border that it takes for the
-    // image's there is none, so what is next to the border is cut off.
-    let left = wanted.x.saturating_sub(header.max_h);
-    let right = width.min(wanted.x + wanted.w + header.max_h);
-    let columns = (right - left < width).then_some((left, right - left));
-    let channels = if header.components == 4 { 4 } else { 3 };
-    let started = file.start(scale, channels, columns)?;
-    let made = Rect { x: started.x, y: wanted.y, w: started.width, h: wanted.h };
-    let pixels = made.pixels();
-    if channels == 3 {
-        started.rows(wanted.y, wanted.h, room(rgb, pixels * 3))?;
-    } else {
-        let cmyk = room(spare, pixels * 4);
-        started.rows(wanted.y, wanted.h, cmyk)?;
-        let rgb = room(rgb, pixels * 3).as_chunks_mut::<3>().0;
-        for (&[c, m, y, k], out) in cmyk.as_chunks::<4>().0.iter().zip(rgb) {
-            *out = [c, m, y].map(|v| inverted_ink(v, k));
-        }
-    }
-    Ok(made)
-}
-
-/// Pillow's conversion of an ink and black, both stored inverted, as Adobe does.
-#[cfg(feature = "libjpeg-turbo")]
-fn inverted_ink(ink: u8, black: u8) -> u8 {
-    let product = u32::from(255 - ink) * u32::from(black) + 128;
-    let share = ((product >> 8) + product) >> 8;
-    black.saturating_sub(share as u8)
-}
-
 fn check_limits(
     (w, h): (u32, u32),
     bytes_per_pixel: u64,
@@ -406,52 +285,6 @@ fn check_limits(
         )));
     }
     Ok(())
-}
-
-/// What the segments before a JPEG's first scan tell.
-#[derive(Debug, Default)]
-struct Segments<'a> {
-    /// The last byte of the marker that begins the frame, which tells the kind of coding.
-    frame: Option<u8>,
-    exif: Option<&'a [u8]>,
-    /// Where the first scan starts.
-    scan: Option<usize>,
-}
-
-impl<'a> Segments<'a> {
-    /// Headers are walked rather than searched, because thumbnails in them have markers of their own.
-    fn of(bytes: &'a [u8]) -> Self {
-        let mut found = Self::default();
-        let mut at = 2;
-        loop {
-            match bytes.get(at..) {
-                // Fill bytes may precede a marker.
-                Some([0xff, 0xff, ..]) => at += 1,
-                Some([0xff, 0xda, ..]) => {
-                    found.scan = Some(at);
-                    return found;
-                }
-                // Markers that stand alone.
-                Some([0xff, 0x00 | 0x01 | 0xd0..=0xd8, ..]) => at += 2,
-                Some([0xff, marker, high, low, ..]) => {
-                    let end = at + 2 + usize::from(u16::from_be_bytes([*high, *low]));
-                    match marker {
-                        0xc0..=0xc3 | 0xc5..=0xc7 | 0xc9..=0xcb | 0xcd..=0xcf => {
-                            found.frame.get_or_insert(*marker);
-                        }
-                        0xe1 if found.exif.is_none() => {
-                            let content = bytes.get(at + 4..end);
-                            found.exif = content.and_then(|c| c.strip_prefix(b"Exif\0\0"));
-                        }
-                        _ => {}
-                    }
-                    at = end;
-                }
-                Some([_, _, ..]) => at += 1, // garbage between segments
-                _ => return found,
-            }
-        }
-    }
 }
 
 /// Converts what a decoder gave to RGB: grey is repeated, alpha is dropped.
@@ -559,7 +392,7 @@ mod tests {
     use super::*;
 
     fn decode(bytes: &[u8], options: &DecodeOptions) -> Result<(u32, u32, Vec<u8>), SampleError> {
-        let mut scratch = Scratch::default();
+        let mut scratch = jpeg::Scratch::default();
         let source = Source::open(bytes, options, &mut scratch)?;
         let (w, h) = source.size();
         let (mut rgb, mut spare) = (Vec::new(), Vec::new());
@@ -574,22 +407,24 @@ mod tests {
         error.message
     }
 
-    /// One file of every kind, by name.
+    /// One file of every kind, by folder and name.
     fn fixtures() -> Vec<(String, Vec<u8>)> {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pillow/images");
-        let mut files: Vec<_> = fs::read_dir(folder)
-            .unwrap()
-            .map(|entry| {
+        let stored = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pillow");
+        let mut files = Vec::new();
+        for folder in ["images", "jpegs"] {
+            for entry in fs::read_dir(stored.join(folder)).unwrap() {
                 let path = entry.unwrap().path();
-                (path.file_name().unwrap().to_string_lossy().into_owned(), fs::read(path).unwrap())
-            })
-            .collect();
+                let name = path.strip_prefix(&stored).unwrap().display().to_string();
+                files.push((name, fs::read(path).unwrap()));
+            }
+        }
         files.sort();
         files
     }
 
     fn fixture(name: &str) -> Vec<u8> {
-        fixtures().into_iter().find(|(n, _)| n == name).unwrap().1
+        let name = format!("images/{name}");
+        fixtures().into_iter().find(|(n, _)| *n == name).unwrap().1
     }
 
     #[test]
@@ -598,6 +433,9 @@ mod tests {
         let lock = fs::read_to_string(lock).unwrap();
         for decoder in DECODER.split(", ") {
             let (name, version) = decoder.split_once(' ').unwrap();
+            if name == "libjpeg-turbo" {
+                continue; // whose version comes from its header
+            }
             let entry = format!("name = \"{name}\"\nversion = \"{version}\"\n");
             assert!(lock.contains(&entry), "{decoder}");
         }
@@ -612,10 +450,11 @@ mod tests {
 
     #[test]
     fn every_prefix_of_a_jpeg_is_an_error() {
-        for name in ["420.jpg", "progressive.jpg", "restart.jpg", "gray.jpg", "cmyk.jpg"] {
-            let bytes = fixture(name);
-            for len in 0..bytes.len() {
-                error(&bytes[..len]);
+        for (name, bytes) in fixtures() {
+            if name.ends_with(".jpg") && !name.contains("png_named") {
+                for len in 0..bytes.len() {
+                    error(&bytes[..len]);
+                }
             }
         }
     }
@@ -651,7 +490,7 @@ mod tests {
 
     /// Decodes into buffers that hold `old`.
     fn decode_over(old: u8, bytes: &[u8], options: &DecodeOptions) -> Result<Vec<u8>, SampleError> {
-        let mut scratch = Scratch::default();
+        let mut scratch = jpeg::Scratch::default();
         let source = Source::open(bytes, options, &mut scratch)?;
         let (w, h) = source.size();
         let size = w as usize * h as usize * 8;
@@ -667,7 +506,8 @@ mod tests {
         let mut decoded = 0;
         for (name, bytes) in fixtures().iter().filter(|(name, _)| name.ends_with(".jpg")) {
             let options = DecodeOptions::default();
-            for len in 2..bytes.len() {
+            // Every length of the small ones.
+            for len in (2..bytes.len()).step_by(1 + bytes.len() / 1500 * 40) {
                 let ended = [&bytes[..len], &[0xff, 0xd9]].concat();
                 let one = decode_over(0x55, &ended, &options);
                 decoded += usize::from(one.is_ok());

@@ -4,8 +4,7 @@
 mod color;
 mod decode;
 mod geometry;
-#[cfg(feature = "libjpeg-turbo")]
-mod jpeg_turbo;
+mod jpeg;
 pub mod ops;
 mod params;
 mod pipeline;
@@ -28,7 +27,7 @@ pub struct ImageScratch {
     /// The image as it is now, and where the next step makes another.
     image: Vec<u8>,
     spare: Vec<u8>,
-    decoders: decode::Scratch,
+    jpeg: jpeg::Scratch,
     plan: plan::Plan,
     resize: resize::Scratch,
 }

@@ -390,7 +390,7 @@ impl Pipeline {
         scratch: &mut ImageScratch,
         out: &mut [u8],
     ) -> Result<(), SampleError> {
-        let source = Source::open(bytes, &self.decode, &mut scratch.decoders)?;
+        let source = Source::open(bytes, &self.decode, &mut scratch.jpeg)?;
         let size = source.size();
         self.draw(plan, size, sample)?;
         plan.finish(size, self.decode.scaling == Scaling::Fast && source.scales());

@@ -1,8 +1,6 @@
-//! JPEG by libjpeg-turbo, for its speed and for what it can leave out: columns and rows that nobody
-//! looks at, and detail that scaling would average away.
-//!
-//! `shim.c` keeps libjpeg's error handling, a jump, inside of C. Here its calls become types that can't
-//! be used in the wrong order: [`Decoder::open`] -> [`Opened::start`] -> [`Started::rows`].
+//! The calls into C. `shim.c` keeps libjpeg's error handling, a jump, inside of C; here its functions
+//! become types that can't be used in the wrong order: [`Decoder::open`] -> [`Opened::start`] ->
+//! [`Started::rows`].
 
 use std::ffi::{CStr, c_char, c_int, c_uchar};
 use std::marker::PhantomData;
