@@ -1,7 +1,8 @@
 //! Measures what one CPU makes of image files in memory: decoding alone, the usual transforms, and the
 //! floor below them all, entropy decoding.
 //!
-//! `decode --root FOLDER [--images 1000] [--size 224] [--rounds 5] [--scaling exact|fast] [--json FILE]`
+//! `decode --root FOLDER [--images 1000] [--size 224] [--rounds 5] [--scaling exact|fast]
+//! [--only TASK] [--json FILE]`
 //!
 //! Every round runs all tasks one after the other over all images, so that they share the machine's good
 //! and bad moments; the table gives medians. `1/8` decodes whole files at an eighth of their size, which
@@ -28,7 +29,7 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<(), String> {
-    let args = Args::parse(&["root", "images", "size", "rounds", "scaling", "json"])?;
+    let args = Args::parse(&["root", "images", "size", "rounds", "scaling", "only", "json"])?;
     let root = args.path("root")?;
     let size = u32::try_from(args.number("size", 224)?).map_err(|e| format!("--size: {e}"))?;
     let rounds = args.number("rounds", 5)?.max(1);
@@ -56,13 +57,19 @@ fn run() -> Result<(), String> {
     // One pixel costs nothing. The nearest one needs a whole decode, and an average an eighth's.
     let pixel = |interpolation| Resize::new((1, 1)).interpolation(interpolation);
     let float = |t: Transform| t.to(DType::F32, Layout::Nchw);
-    let tasks = [
+    let mut tasks = vec![
         ("1/8", Transform::new().decode(with(Scaling::Fast)).then(pixel(Interpolation::Bilinear))),
         ("decode", Transform::new().then(pixel(Interpolation::Nearest))),
         ("train", Transform::imagenet_train(size).decode(with(scaling))),
         ("eval", Transform::imagenet_eval(size).decode(with(scaling))),
         ("squash", float(Transform::new().decode(with(scaling)).resize((size, size)))),
     ];
+    if let Some(only) = args.get("only") {
+        tasks.retain(|(name, _)| *name == only);
+        if tasks.is_empty() {
+            return Err(format!("--only {only}: no such task"));
+        }
+    }
     let mut scratch = ImageScratch::default();
     let mut rates = vec![Vec::new(); tasks.len()];
     for epoch in 0..rounds {
@@ -85,7 +92,7 @@ fn run() -> Result<(), String> {
     }
 
     let medians: Vec<f64> = rates.iter().map(|r| median(r).unwrap_or(f64::NAN)).collect();
-    println!("{:12} {:>10} {:>10} {:>8}", "task", "images/s", "ms", "of 1/8");
+    println!("{:12} {:>10} {:>10} {:>8}", "task", "images/s", "ms", "of first");
     for ((name, _), rate) in tasks.iter().zip(&medians) {
         println!("{name:12} {rate:>10.1} {:>10.3} {:>7.0}%", 1e3 / rate, 100.0 * rate / medians[0]);
     }

@@ -104,7 +104,7 @@ pub(super) fn room(buffer: &mut Vec<u8>, len: usize) -> &mut [u8] {
 }
 
 enum Decoder<'a> {
-    Jpeg(jpeg::File<'a>),
+    Jpeg { file: jpeg::File<'a>, bytes: &'a [u8], header: jpeg::Header<'a> },
     Other(Box<dyn ImageDecoder + 'a>),
 }
 
@@ -167,7 +167,7 @@ impl<'a> Source<'a> {
             ExifOrientation::Ignore => None,
             ExifOrientation::Apply => header.exif.and_then(Orientation::from_exif_chunk),
         };
-        let decoder = Decoder::Jpeg(file);
+        let decoder = Decoder::Jpeg { file, bytes, header };
         Ok(Self {
             decoder,
             format: ImageFormat::Jpeg,
@@ -208,7 +208,7 @@ impl<'a> Source<'a> {
     /// True where `read` can scale.
     pub(super) fn scales(&self) -> bool {
         match &self.decoder {
-            Decoder::Jpeg(file) => file.scales(),
+            Decoder::Jpeg { file, .. } => file.scales(),
             Decoder::Other(_) => false,
         }
     }
@@ -226,11 +226,20 @@ impl<'a> Source<'a> {
     ) -> Result<Rect, SampleError> {
         let whole = Rect::whole(scaled(self.stored.0, scale), scaled(self.stored.1, scale));
         let made = match self.decoder {
-            Decoder::Jpeg(file) => {
+            Decoder::Jpeg { file, bytes, header } => {
                 let upright =
                     if turns(self.orientation) { (whole.h, whole.w) } else { (whole.w, whole.h) };
-                file.read(turned(wanted, upright, self.orientation), scale, rgb, spare)
-                    .map_err(|e| failed(format_args!("JPEG: {e}")))?
+                let wanted = turned(wanted, upright, self.orientation);
+                let eighth = match scale {
+                    1 => jpeg::eighth::read(bytes, &header, wanted, rgb, spare),
+                    _ => None,
+                };
+                match eighth {
+                    Some(made) => made,
+                    None => file
+                        .read(wanted, scale, rgb, spare)
+                        .map_err(|e| failed(format_args!("JPEG: {e}")))?,
+                }
             }
             Decoder::Other(decoder) => {
                 let format = self.format;

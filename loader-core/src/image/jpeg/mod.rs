@@ -1,5 +1,6 @@
 //! JPEG: what its headers tell, and the decoder of this build, [`File`].
 
+pub(super) mod eighth;
 #[cfg(feature = "libjpeg-turbo")]
 mod turbo;
 #[cfg(not(feature = "libjpeg-turbo"))]
