@@ -5,8 +5,8 @@ use std::cell::Cell;
 use std::fs;
 use std::path::Path;
 
-use loader_core::ops::{Interpolation, RandomCrop, RandomErasing, Resize};
-use loader_core::{DType, ImageScratch, Layout as Order, Sample, Transform};
+use loader_core::ops::RandomCrop;
+use loader_core::{ImageScratch, Sample, Transform};
 
 /// Counts what this thread allocates.
 struct Counting;
@@ -62,21 +62,23 @@ fn steady(transform: &Transform, files: &[&str]) -> u64 {
     COUNT.get()
 }
 
-const FILES: [&str; 8] = [
-    "texture_420",
-    "texture_444_progressive",
-    "smooth_422",
-    "gray",
-    "cmyk",
-    "restart_blocks",
-    "rgb_adobe",
-    "texture_420_progressive",
-];
-
 /// Everything but an antialiased resize, whose filter weights are new for each size of a crop.
 #[cfg(feature = "libjpeg-turbo")]
 #[test]
 fn an_image_is_decoded_changed_and_written_without_an_allocation() {
+    use loader_core::ops::{Interpolation, RandomErasing, Resize};
+    use loader_core::{DType, Layout as Order};
+
+    let files = [
+        "texture_420",
+        "texture_444_progressive",
+        "smooth_422",
+        "gray",
+        "cmyk",
+        "restart_blocks",
+        "rgb_adobe",
+        "texture_420_progressive",
+    ];
     for dtype in [DType::U8, DType::F16, DType::BF16, DType::F32] {
         for order in [Order::Nchw, Order::Nhwc] {
             let pixels = Transform::new()
@@ -85,12 +87,12 @@ fn an_image_is_decoded_changed_and_written_without_an_allocation() {
                 .color_jitter(0.4, 0.4, 0.4, 0.1)
                 .then(Resize::new((32, 32)).interpolation(Interpolation::Nearest))
                 .to(dtype, order);
-            assert_eq!(steady(&pixels.random_erasing(0.5), &FILES), 0, "{dtype:?} {order:?}");
+            assert_eq!(steady(&pixels.random_erasing(0.5), &files), 0, "{dtype:?} {order:?}");
         }
     }
     let normalised = Transform::new().center_crop(40).to(DType::F32, Order::Nchw);
     let normalised = normalised.normalize([0.5], [0.25]).then(RandomErasing::new(0.5));
-    assert_eq!(steady(&normalised, &FILES), 0);
+    assert_eq!(steady(&normalised, &files), 0);
 }
 
 /// The weights are some hundred small allocations, however large the image is.

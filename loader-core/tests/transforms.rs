@@ -344,7 +344,9 @@ fn fast_scaling_is_the_same_picture() {
             let differences = exact.iter().zip(&fast).map(|(a, b)| f64::from(a.abs_diff(*b)));
             let mean = differences.sum::<f64>() / exact.len() as f64;
             assert!(mean < 1.5, "{size}: {mean}");
-            assert!(mean > 0.0 || cfg!(not(feature = "libjpeg-turbo")), "{size} was scaled");
+            // Without libjpeg-turbo, to 1/8 only.
+            let scaled = cfg!(feature = "libjpeg-turbo") || size <= 140;
+            assert!(mean > 0.0 || !scaled, "{size}");
         }
     }
 }

@@ -54,10 +54,10 @@ pub enum Scaling {
     /// No: a resize sees the pixels of the whole image.
     #[default]
     Exact,
-    /// To 1/2, 1/4 or 1/8 in the decoder, where an antialiased resize comes first and its result is no
-    /// larger than that in either direction. Two to three times as fast for photographs of many
-    /// megapixels; pixels differ by less than a level on average. JPEG with the feature
-    /// `libjpeg-turbo` only; without effect elsewhere.
+    /// JPEG to 1/2, 1/4 or 1/8 in the decoder, where an antialiased resize comes first and its result is
+    /// no larger than that in either direction. Several times as fast for photographs of many
+    /// megapixels; pixels differ by less than a level on average. Without the feature
+    /// `libjpeg-turbo`, to 1/8 and of baseline files only.
     Fast,
 }
 
@@ -116,6 +116,7 @@ pub(super) struct Source<'a> {
     stored: (u32, u32),
     orientation: Orientation,
     gray16: Gray16,
+    scaling: Scaling,
 }
 
 /// The size of a side that is scaled to `scale`/8.
@@ -175,6 +176,7 @@ impl<'a> Source<'a> {
             stored,
             orientation: orientation.unwrap_or(Orientation::NoTransforms),
             gray16: options.gray16,
+            scaling: options.scaling,
         })
     }
 
@@ -197,7 +199,8 @@ impl<'a> Source<'a> {
             ExifOrientation::Apply => decoder.orientation().unwrap_or(Orientation::NoTransforms),
         };
         let decoder = Decoder::Other(Box::new(decoder));
-        Ok(Self { decoder, format, stored, orientation, gray16: options.gray16 })
+        let DecodeOptions { gray16, scaling, .. } = *options;
+        Ok(Self { decoder, format, stored, orientation, gray16, scaling })
     }
 
     /// Width and height of the whole image.
@@ -206,17 +209,19 @@ impl<'a> Source<'a> {
         if turns(self.orientation) { (h, w) } else { (w, h) }
     }
 
-    /// True where `read` can scale.
-    pub(super) fn scales(&self) -> bool {
+    /// The scales in eighths, in rising order, that `read` may be asked for beside 8.
+    pub(super) fn scales(&self) -> &'static [u32] {
         match &self.decoder {
-            Decoder::Jpeg { file, .. } => file.scales(),
-            Decoder::Other(_) => false,
+            Decoder::Jpeg { file, bytes, header } if self.scaling == Scaling::Fast => {
+                file.scales(bytes, header)
+            }
+            _ => &[],
         }
     }
 
     /// Decodes into the start of `rgb`; `spare` is working memory.
     ///
-    /// The image is scaled to `scale`/8, which is 8 unless it [`scales`](Self::scales). Of the result,
+    /// The image is scaled to `scale`/8, which is 8 or one of [`scales`](Self::scales). Of the result,
     /// at least `wanted` is made; what is made is returned.
     pub(super) fn read(
         self,

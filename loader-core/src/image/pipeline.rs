@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::decode::{DecodeOptions, Scaling, Source, room};
+use super::decode::{DecodeOptions, Source, room};
 use super::geometry::Rect;
 use super::ops::*;
 use super::plan::{Plan, Step};
@@ -393,7 +393,7 @@ impl Pipeline {
         let source = Source::open(bytes, &self.decode, &mut scratch.jpeg)?;
         let size = source.size();
         self.draw(plan, size, sample)?;
-        plan.finish(size, self.decode.scaling == Scaling::Fast && source.scales());
+        plan.finish(size, source.scales());
         let made = source.read(plan.source, plan.scale, &mut scratch.image, &mut scratch.spare)?;
         plan.start_at(made);
         let width = self.apply(plan, (made.w, made.h), scratch)?;
@@ -778,7 +778,7 @@ mod tests {
                 for pipeline in pipelines {
                     let mut plan = Plan::default();
                     pipeline.draw(&mut plan, (w, h), &sample).unwrap();
-                    plan.finish((w, h), false);
+                    plan.finish((w, h), &[]);
                     if let Err(wrong) = check(&plan, (w, h), pipeline.shape) {
                         prop_assert!(false, "{}x{}: {}", w, h, wrong);
                     }

@@ -175,12 +175,12 @@ impl Plan {
     }
 
     /// To be called after the last operation, with the size of the stored image. The decoder may be
-    /// made to scale where `scaling` allows it.
-    pub(super) fn finish(&mut self, (w, h): (u32, u32), scaling: bool) {
+    /// made to scale to one of `scales`, eighths in rising order.
+    pub(super) fn finish(&mut self, (w, h): (u32, u32), scales: &[u32]) {
         self.settle();
         self.scale = 8;
-        if let (true, Some(Step::Resize(step))) = (scaling, self.steps.first_mut()) {
-            self.scale = step.decoder_scale();
+        if let Some(Step::Resize(step)) = self.steps.first_mut() {
+            self.scale = step.decoder_scale(scales);
             step.scale((w, h), self.scale);
         }
         for step in &mut self.steps {
@@ -230,9 +230,8 @@ impl Plan {
 }
 
 impl ResizeStep {
-    /// The smallest scale in eighths that the decoder has fast code for and that leaves the frame at
-    /// least as large as what it is resized to.
-    fn decoder_scale(&self) -> u32 {
+    /// The smallest scale that leaves the frame at least as large as what it is resized to.
+    fn decoder_scale(&self, scales: &[u32]) -> u32 {
         let enough = |side: u32, full: u32, scale: u32| {
             u64::from(side) * u64::from(scale) >= u64::from(full) * 8
         };
@@ -242,7 +241,7 @@ impl ResizeStep {
         match self.interpolation {
             // It picks single pixels, and others are not the same.
             Interpolation::Nearest => 8,
-            _ => [1, 2, 4].into_iter().find(fits).unwrap_or(8),
+            _ => scales.iter().copied().find(fits).unwrap_or(8),
         }
     }
 
@@ -304,7 +303,7 @@ mod tests {
         let mut plan = plan(500, 400);
         assert!(plan.resize(Target::SmallerEdge(256), None, Interpolation::Bilinear));
         assert!(plan.center_crop(224.into()));
-        plan.finish((500, 400), false);
+        plan.finish((500, 400), &[]);
         let [Step::Resize(step)] = plan.steps[..] else { panic!("{plan:?}") };
         // 500 / 320 pixels make one: 75 to 425 and 25 to 375, and the filter reaches 1.56 further.
         assert_eq!(step.from, Rect { x: 72, y: 22, w: 356, h: 356 });
@@ -320,7 +319,7 @@ mod tests {
         let mut plan = plan(500, 400);
         plan.crop(Rect { x: 100, y: 50, w: 300, h: 200 });
         plan.crop(Rect { x: 10, y: 20, w: 30, h: 40 });
-        plan.finish((500, 400), true);
+        plan.finish((500, 400), &[1, 2, 4]);
         assert!(plan.steps.is_empty());
         assert_eq!(plan.view, Rect { x: 110, y: 70, w: 30, h: 40 });
         assert_eq!((plan.source, plan.scale), (plan.view, 8));
@@ -330,22 +329,22 @@ mod tests {
 
     #[test]
     fn the_decoder_scales_as_far_as_the_result_allows() {
-        let scale = |crop: Rect, size: u32, scaling: bool| {
+        let scale = |crop: Rect, size: u32, scales: &[u32]| {
             let mut plan = plan(4000, 3001);
             plan.crop(crop);
             let target = Target::Exact(size.into());
             assert!(plan.resize(target, None, Interpolation::Bilinear));
-            plan.finish((4000, 3001), scaling);
+            plan.finish((4000, 3001), scales);
             plan.scale
         };
         let whole = Rect::whole(4000, 3001);
         for (size, expected) in [(224, 1), (375, 1), (376, 2), (750, 2), (751, 4), (1501, 8)] {
-            assert_eq!(scale(whole, size, true), expected, "{size}");
-            assert_eq!(scale(whole, size, false), 8, "{size}");
+            assert_eq!(scale(whole, size, &[1, 2, 4]), expected, "{size}");
+            assert_eq!(scale(whole, size, &[]), 8, "{size}");
         }
         // The smaller side decides.
-        assert_eq!(scale(Rect { h: 223, ..whole }, 224, true), 8);
-        assert_eq!(scale(Rect { h: 448, ..whole }, 224, true), 4);
+        assert_eq!(scale(Rect { h: 223, ..whole }, 224, &[1, 2, 4]), 8);
+        assert_eq!(scale(Rect { h: 448, ..whole }, 224, &[1, 2, 4]), 4);
     }
 
     #[test]
@@ -353,7 +352,7 @@ mod tests {
         let mut plan = plan(4000, 3001);
         plan.crop(Rect { x: 1001, y: 2003, w: 2999, h: 998 });
         assert!(plan.resize(Target::Exact(100.into()), None, Interpolation::Bilinear));
-        plan.finish((4000, 3001), true);
+        plan.finish((4000, 3001), &[1, 2, 4]);
         let [Step::Resize(step)] = plan.steps[..] else { panic!("{plan:?}") };
         assert_eq!(plan.scale, 1);
         assert_eq!(step.from, Rect { x: 125, y: 250, w: 375, h: 126 });
@@ -376,7 +375,7 @@ mod tests {
         assert!(plan.resize(Target::SmallerEdge(30), None, Interpolation::Bilinear));
         plan.adjust(Adjust::Contrast(2.0));
         assert!(plan.center_crop(20.into()));
-        plan.finish((100, 60), true);
+        plan.finish((100, 60), &[1, 2, 4]);
         let [Step::Resize(step), Step::Adjust(seen, _)] = plan.steps[..] else {
             panic!("{plan:?}")
         };

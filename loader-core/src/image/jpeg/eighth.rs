@@ -501,6 +501,30 @@ pub(in crate::image) fn read(
     Some(made)
 }
 
+/// True where the headers are of the kind that is read here.
+#[cfg(not(feature = "libjpeg-turbo"))]
+pub(super) fn reads(bytes: &[u8], header: &Header<'_>) -> bool {
+    Scan::of(bytes, header).is_some()
+}
+
+/// The mean of each 8x8 pixels of an image.
+#[cfg(any(test, not(feature = "libjpeg-turbo")))]
+pub(super) fn averages(rgb: &[u8], image: Rect, out: &mut [u8]) {
+    let (w, h) = (image.w as usize, image.h as usize);
+    let columns = w.div_ceil(8);
+    for (at, out) in out.as_chunks_mut::<3>().0.iter_mut().enumerate() {
+        let (x, y) = (at % columns * 8, at / columns * 8);
+        let (xs, ys) = (x..w.min(x + 8), y..h.min(y + 8));
+        let count = xs.len() * ys.len();
+        *out = std::array::from_fn(|channel| {
+            let values =
+                ys.clone().flat_map(|y| xs.clone().map(move |x| (y * w + x) * 3 + channel));
+            let sum: usize = values.map(|at| usize::from(rgb[at])).sum();
+            ((sum + count / 2) / count) as u8
+        });
+    }
+}
+
 /// A sample from its block's first coefficient, or a sum that stands for it.
 fn sample(sum: i32) -> u8 {
     ((sum.wrapping_add(4) >> 3).wrapping_add(128)).clamp(0, 255) as u8
@@ -577,27 +601,14 @@ mod tests {
     }
 
     /// The mean of each 8x8 pixels that the decoder makes.
-    fn averages(bytes: &[u8]) -> Vec<u8> {
+    fn means(bytes: &[u8]) -> Vec<u8> {
         let mut scratch = Scratch::default();
         let file = File::open(bytes, &Header::of(bytes), 1 << 30, &mut scratch).unwrap();
         let (w, h) = file.size().unwrap();
         let mut rgb = Vec::new();
-        file.read(Rect::whole(w, h), 8, &mut rgb, &mut Vec::new()).unwrap();
-        let (w, h) = (w as usize, h as usize);
-        let mut out = Vec::new();
-        for y in (0..h).step_by(8) {
-            for x in (0..w).step_by(8) {
-                for channel in 0..3 {
-                    let (columns, rows) = (x..w.min(x + 8), y..h.min(y + 8));
-                    let count = columns.len() * rows.len();
-                    let sum: usize = rows
-                        .flat_map(|y| columns.clone().map(move |x| (y * w + x) * 3 + channel))
-                        .map(|at| usize::from(rgb[at]))
-                        .sum();
-                    out.push(((sum + count / 2) / count) as u8);
-                }
-            }
-        }
+        let made = file.read(Rect::whole(w, h), 8, &mut rgb, &mut Vec::new()).unwrap();
+        let mut out = vec![0; whole(bytes).unwrap().pixels() * 3];
+        averages(&rgb, made, &mut out);
         out
     }
 
@@ -629,7 +640,7 @@ mod tests {
         ] {
             let bytes = files().into_iter().find(|f| f.0 == name).unwrap().1;
             let (made, rgb) = eighth(&bytes, whole(&bytes).unwrap(), 0).expect(name);
-            let expected = averages(&bytes);
+            let expected = means(&bytes);
             for (got, mean) in inner(made, &rgb).zip(inner(made, &expected)) {
                 assert!(got.abs_diff(mean) <= 3, "{name}: {got}, the mean is {mean}");
             }

@@ -41,9 +41,9 @@ impl<'a> File<'a> {
         Some((header.width, header.height))
     }
 
-    /// True where `read` can scale.
-    pub(in crate::image) fn scales(&self) -> bool {
-        !self.lossless
+    /// The scales in eighths that `read` has fast code for.
+    pub(in crate::image) fn scales(&self, _: &[u8], _: &Header<'_>) -> &'static [u32] {
+        if self.lossless { &[] } else { &[1, 2, 4] }
     }
 
     /// Decodes at `scale`/8 of the size into the start of `rgb`, at least what is `wanted` of it, and

@@ -8,13 +8,13 @@ use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
-use super::{Header, segments};
-use crate::image::decode::room;
+use super::{Header, eighth, segments};
+use crate::image::decode::{room, scaled};
 use crate::image::geometry::Rect;
 
 /// It keeps nothing.
 #[derive(Debug, Default)]
-pub(in crate::image) struct Scratch;
+pub(in crate::image) struct Scratch(());
 
 /// A file whose header was read.
 pub(in crate::image) struct File<'a>(Box<JpegDecoder<ZCursor<&'a [u8]>>>);
@@ -44,18 +44,19 @@ impl<'a> File<'a> {
         self.0.dimensions().map(|(w, h)| (w as u32, h as u32))
     }
 
-    /// True where `read` can scale.
-    pub(in crate::image) fn scales(&self) -> bool {
-        false
+    /// The scales in eighths that there is fast code for.
+    pub(in crate::image) fn scales(&self, bytes: &[u8], header: &Header<'_>) -> &'static [u32] {
+        if eighth::reads(bytes, header) { &[1] } else { &[] }
     }
 
     /// Decodes into the start of `rgb`, whatever is wanted of it, and gives the place of what it made.
+    /// A scale of 1 is for files that turn out to be damaged, and takes its time.
     pub(in crate::image) fn read(
         mut self,
         _wanted: Rect,
-        _scale: u32,
+        scale: u32,
         rgb: &mut Vec<u8>,
-        _spare: &mut Vec<u8>,
+        spare: &mut Vec<u8>,
     ) -> Result<Rect, String> {
         let (w, h) = self.size().ok_or("the header has no size")?;
         let whole = Rect::whole(w, h);
@@ -64,7 +65,13 @@ impl<'a> File<'a> {
             return Err("its components can't be converted to RGB".into());
         }
         self.0.decode_into(out).map_err(|e| e.to_string())?;
-        Ok(whole)
+        if scale != 1 {
+            return Ok(whole);
+        }
+        let made = Rect::whole(scaled(w, 1), scaled(h, 1));
+        eighth::averages(out, whole, room(spare, made.pixels() * 3));
+        std::mem::swap(rgb, spare);
+        Ok(made)
     }
 }
 
