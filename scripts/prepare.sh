@@ -16,6 +16,12 @@ need() {
     $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $2 >/dev/null
 }
 
+# What the feature libjpeg-turbo is built with.
+need_libjpeg_turbo() {
+    need nasm nasm
+    need cmake "cmake make"
+}
+
 # rustup may have been installed by this very shell's parent.
 [ -d "${CARGO_HOME:-$HOME/.cargo}/bin" ] && PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
 if ! command -v cargo >/dev/null; then

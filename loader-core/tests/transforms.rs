@@ -5,8 +5,13 @@
 use half::{bf16, f16};
 use image::ImageEncoder;
 use image::codecs::jpeg::JpegEncoder;
-use loader_core::ops::{Erase, Interpolation, RandomCrop, RandomErasing, Resize};
-use loader_core::{DType, ImageScratch, Layout, Pipeline, Sample, SampleError, Stage, Transform};
+use loader_core::ops::{
+    Erase, Interpolation, RandomCrop, RandomErasing, RandomResizedCrop, Resize,
+};
+use loader_core::{
+    DType, DecodeOptions, ExifOrientation, ImageScratch, Layout, Pipeline, Sample, SampleError,
+    Scaling, Stage, Transform,
+};
 
 /// A binary PPM: lossless, and its pixels can be read off.
 fn ppm(w: u32, h: u32, pixel: impl Fn(u32, u32) -> [u8; 3]) -> Vec<u8> {
@@ -299,4 +304,100 @@ fn a_pipeline_is_shared_between_threads() {
     shared::<Pipeline>();
     fn sent<T: Send>() {}
     sent::<ImageScratch>();
+}
+
+/// Waves, an edge of brightness and one of colour: what a photograph has, at a size where scaling pays.
+fn photograph(w: u32, h: u32) -> Vec<u8> {
+    let wave = |v: f64| v.sin() * 50.0;
+    let pixel = |x: u32, y: u32| {
+        let (u, v) = (f64::from(x) / f64::from(w), f64::from(y) / f64::from(h));
+        let shade = 110.0 + wave(u * 40.0 + v * 9.0) + wave(v * 31.0) * u;
+        let object = if (u - 0.5).hypot(v - 0.4) < 0.25 { 60.0 } else { 0.0 };
+        let grain = x.wrapping_mul(2_654_435_761) ^ y.wrapping_mul(40_503);
+        let grain = f64::from(grain.wrapping_mul(2_246_822_519) >> 28);
+        [shade + object, shade - object / 2.0, shade * 0.8 + v * 40.0].map(|c| (c + grain) as u8)
+    };
+    let pixels: Vec<u8> = (0..h).flat_map(|y| (0..w).flat_map(move |x| pixel(x, y))).collect();
+    let mut file = Vec::new();
+    JpegEncoder::new_with_quality(&mut file, 90)
+        .write_image(&pixels, w, h, image::ExtendedColorType::Rgb8)
+        .unwrap();
+    file
+}
+
+#[test]
+fn fast_scaling_is_the_same_picture() {
+    let file = photograph(1600, 1203);
+    let with = |t: &Transform, scaling| {
+        let options = DecodeOptions { scaling, ..DecodeOptions::default() };
+        run::<u8>(&t.clone().decode(options), &file, sample(1)).unwrap()
+    };
+    for size in [40, 140, 290, 590] {
+        for transform in [
+            Transform::new().resize((size, size)),
+            Transform::new().resize(size).center_crop(size * 7 / 8),
+            Transform::new()
+                .random_horizontal_flip(1.0)
+                .then(RandomResizedCrop::new(size / 2).scale(0.4, 0.9)),
+        ] {
+            let (exact, fast) = (with(&transform, Scaling::Exact), with(&transform, Scaling::Fast));
+            let differences = exact.iter().zip(&fast).map(|(a, b)| f64::from(a.abs_diff(*b)));
+            let mean = differences.sum::<f64>() / exact.len() as f64;
+            assert!(mean < 1.5, "{size}: {mean}");
+            // Without libjpeg-turbo, to 1/8 only.
+            let scaled = cfg!(feature = "libjpeg-turbo") || size <= 140;
+            assert!(mean > 0.0 || !scaled, "{size}");
+        }
+    }
+}
+
+#[test]
+fn fast_scaling_changes_nothing_that_it_cannot_make_faster() {
+    let fast = DecodeOptions { scaling: Scaling::Fast, ..DecodeOptions::default() };
+    let large = photograph(800, 600);
+    let png = ppm(800, 600, texture);
+    let nearest = Resize::new((60, 60)).interpolation(Interpolation::Nearest);
+    for (transform, file) in [
+        (Transform::new().resize((301, 401)), &large),
+        (Transform::new().then(nearest), &large),
+        (Transform::new().center_crop(60), &large),
+        (Transform::new().color_jitter(0.4, 0.4, 0.4, 0.1).resize((60, 60)), &large),
+        (Transform::new().resize((60, 60)), &png),
+    ] {
+        let one = run::<u8>(&transform, file, sample(1)).unwrap();
+        assert!(run::<u8>(&transform.decode(fast), file, sample(1)).unwrap() == one);
+    }
+}
+
+/// Orientation turns the wanted part back before it is decoded.
+#[test]
+fn a_part_of_a_turned_file_is_that_part_of_the_upright_one() {
+    let file = jpeg(90, 70);
+    let exif = |value: u8| {
+        let mut block = b"Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0".to_vec();
+        block.extend([value, 0, 0, 0, 0, 0, 0, 0]);
+        let mut out = file[..2].to_vec();
+        out.extend([0xff, 0xe1]);
+        out.extend((block.len() as u16 + 2).to_be_bytes());
+        out.extend(block);
+        out.extend(&file[2..]);
+        out
+    };
+    let options = DecodeOptions { orientation: ExifOrientation::Apply, ..DecodeOptions::default() };
+    for value in 1..=8 {
+        let (w, h) = if value > 4 { (70, 90) } else { (90, 70) };
+        let transform = |t: Transform| t.decode(options).to(DType::U8, Layout::Nhwc);
+        // A crop of all is decoded whole.
+        let whole = transform(Transform::new().center_crop((h, w)));
+        let whole = run::<u8>(&whole, &exif(value), sample(0)).unwrap();
+        let part = transform(Transform::new().center_crop((20, 10)));
+        let part = run::<u8>(&part, &exif(value), sample(0)).unwrap();
+        let rows = whole.chunks(w as usize * 3).skip((h as usize - 20) / 2);
+        let expected: Vec<u8> = rows
+            .take(20)
+            .flat_map(|row| &row[(w as usize - 10) / 2 * 3..][..30])
+            .copied()
+            .collect();
+        assert!(part == expected, "{value}");
+    }
 }

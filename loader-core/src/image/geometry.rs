@@ -17,9 +17,18 @@ impl Rect {
         Self { x: 0, y: 0, w, h }
     }
 
+    pub(super) fn pixels(self) -> usize {
+        self.w as usize * self.h as usize
+    }
+
     /// `inner`, given in this rectangle's coordinates, in those that this one is given in.
     pub(super) fn nested(self, inner: Self) -> Self {
         Self { x: self.x + inner.x, y: self.y + inner.y, ..inner }
+    }
+
+    /// The rectangle in the coordinates of `origin`, which has to hold its first pixel.
+    pub(super) fn seen_from(self, origin: Self) -> Self {
+        Self { x: self.x - origin.x, y: self.y - origin.y, ..self }
     }
 
     /// Where the rectangle is after the `w` x `h` image around it is mirrored.
@@ -29,6 +38,22 @@ impl Rect {
             y: if flip.vertical { h - self.y - self.h } else { self.y },
             ..self
         }
+    }
+}
+
+/// A rectangle whose borders may run through pixels, or lie outside of the image.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Frame {
+    pub(super) x: f64,
+    pub(super) y: f64,
+    pub(super) w: f64,
+    pub(super) h: f64,
+}
+
+impl Frame {
+    /// All of an image of that size.
+    pub(super) fn whole(w: u32, h: u32) -> Self {
+        Self { x: 0.0, y: 0.0, w: w.into(), h: h.into() }
     }
 }
 

@@ -4,6 +4,7 @@
 mod color;
 mod decode;
 mod geometry;
+mod jpeg;
 pub mod ops;
 mod params;
 mod pipeline;
@@ -15,7 +16,7 @@ mod write;
 #[cfg(test)]
 mod pillow_tests;
 
-pub use decode::{DECODER, DecodeOptions, ExifOrientation, Gray16};
+pub use decode::{DECODER, DecodeOptions, ExifOrientation, Gray16, Scaling};
 pub use ops::Layout;
 pub use pipeline::{Pipeline, TransformError};
 pub use transform::Transform;
@@ -26,6 +27,7 @@ pub struct ImageScratch {
     /// The image as it is now, and where the next step makes another.
     image: Vec<u8>,
     spare: Vec<u8>,
+    jpeg: jpeg::Scratch,
     plan: plan::Plan,
     resize: resize::Scratch,
 }

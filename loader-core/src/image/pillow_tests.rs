@@ -12,7 +12,7 @@ use super::geometry::Rect;
 use super::ops::*;
 use super::params::{self, Adjust};
 use super::plan::{Plan, Step};
-use super::{ImageScratch, Transform, color};
+use super::{ImageScratch, Transform, color, jpeg};
 use crate::dataset::{Sample, SampleError};
 use crate::field::DType;
 
@@ -154,7 +154,7 @@ fn made(case: &PixelCase, scratch: &mut ImageScratch) -> Vec<u8> {
     for step in &case.steps {
         add(&mut plan, step);
     }
-    plan.finish();
+    plan.finish(size, &[]);
     let (w, h) = plan.size();
     let pipeline = Transform::new().resize((h, w)).to(DType::U8, Layout::Nhwc).compile().unwrap();
     scratch.image = pattern(size.0, size.1);
@@ -271,10 +271,11 @@ fn normalised_and_erased_tensors_are_torchvisions_bit_for_bit() {
 }
 
 fn decoded(bytes: &[u8], options: &DecodeOptions) -> Result<(u32, u32, Vec<u8>), SampleError> {
-    let source = Source::open(bytes, options)?;
+    let mut scratch = jpeg::Scratch::default();
+    let source = Source::open(bytes, options, &mut scratch)?;
     let (w, h) = source.size();
     let (mut rgb, mut spare) = (Vec::new(), Vec::new());
-    source.read(&mut rgb, &mut spare)?;
+    source.read(Rect::whole(w, h), 8, &mut rgb, &mut spare)?;
     rgb.truncate((w * h * 3) as usize);
     Ok((w, h, rgb))
 }
@@ -484,4 +485,80 @@ fn jitter_is_distributed_as_torchvisions() {
         case.place[kind].assert_like(&places[kind], &format!("place of {kind}"));
         case.drawn[kind].assert_like(&factors[kind], &format!("factor of {kind}"));
     }
+}
+
+fn jpeg_kind(name: &str) -> Vec<u8> {
+    std::fs::read(folder().join("jpegs").join(format!("{name}.jpg"))).unwrap()
+}
+
+/// What the decoder written in Rust refuses, and how it names it.
+#[cfg(not(feature = "libjpeg-turbo"))]
+fn refused(name: &str) -> Option<&'static str> {
+    match name {
+        "arithmetic" | "arithmetic_progressive" => Some("arithmetic coding"),
+        "lossless" => Some("lossless coding"),
+        "jfif_and_adobe_rgb" => Some("an Adobe marker contradicts"),
+        "scan_for_each_component_420" => Some("a scan for each component"),
+        _ if name.contains("_three") => Some("a sampling factor of 3"),
+        _ if name.contains("_larger_colour") => Some("colour of a higher resolution"),
+        _ => None,
+    }
+}
+
+#[cfg(feature = "libjpeg-turbo")]
+fn refused(_: &str) -> Option<&'static str> {
+    None
+}
+
+#[test]
+fn every_kind_of_jpeg_decodes_to_pillows_rgb() {
+    let mut report = Vec::new();
+    for (name, expected) in stored::<BTreeMap<String, Pixels>>("jpegs.json") {
+        match (decoded(&jpeg_kind(&name), &DecodeOptions::default()), refused(&name)) {
+            (Err(e), Some(part)) => {
+                assert!(e.message.contains(part), "{name}: {e}");
+                assert!(e.message.contains("needs libjpeg-turbo"), "{name}: {e}");
+            }
+            (Ok(_), Some(_)) => report.push(format!("{name}: is not refused")),
+            (Err(e), None) => report.push(format!("{name}: {e}")),
+            (Ok((w, h, rgb)), None) => {
+                assert_eq!((w, h), (expected.w, expected.h), "{name}");
+                let worst = expected.differences(&rgb).into_iter().max().unwrap();
+                // libjpeg-turbo is what Pillow uses. The other rounds differently, and interpolates
+                // colour in images so narrow that libjpeg does not.
+                let limit = match name.as_str() {
+                    _ if cfg!(feature = "libjpeg-turbo") => 0,
+                    "size_1x9" | "size_3x5" => 4,
+                    _ => 2,
+                };
+                if worst > limit {
+                    report.push(format!("{name}: differs by {worst}"));
+                }
+            }
+        }
+    }
+    assert!(report.is_empty(), "{report:#?}");
+}
+
+#[test]
+fn a_jpeg_that_is_none_of_8_bits_with_a_size_and_an_end_is_a_clear_error() {
+    for (name, part) in [
+        ("bad_twelve_bits", "12 bits"),
+        ("bad_two_components", "2 components can't be converted to RGB"),
+        ("bad_no_height", ""),
+        ("bad_no_end", "truncated"),
+        ("bad_half", ""),
+    ] {
+        let error = decoded(&jpeg_kind(name), &DecodeOptions::default()).unwrap_err();
+        assert!(error.message.starts_with("JPEG: "), "{name}: {error}");
+        assert!(error.message.contains(part), "{name}: {error}");
+    }
+}
+
+/// 400 scans of an empty one: with a few more bytes it could be days of work.
+#[cfg(feature = "libjpeg-turbo")]
+#[test]
+fn a_jpeg_of_hundreds_of_scans_is_refused() {
+    let error = decoded(&jpeg_kind("bad_many_scans"), &DecodeOptions::default()).unwrap_err();
+    assert!(error.message.contains("more than 100 scans"), "{error}");
 }

@@ -375,20 +375,32 @@ impl Pipeline {
         scratch: &mut ImageScratch,
         out: &mut [u8],
     ) -> Result<(), SampleError> {
-        let source = Source::open(bytes, &self.decode)?;
-        let size = source.size();
         let mut plan = std::mem::take(&mut scratch.plan);
-        let result = self.draw(&mut plan, size, sample).and_then(|()| {
-            source.read(&mut scratch.image, &mut scratch.spare)?;
-            let width = self.apply(&plan, size, scratch)?;
-            self.write(&mut plan, scratch, width, out)
-        });
+        let result = self.run_planned(bytes, sample, &mut plan, scratch, out);
         scratch.plan = plan;
         scratch.trim();
         result
     }
 
-    /// Plans the sample: draws its parameters and works out its geometry.
+    fn run_planned(
+        &self,
+        bytes: &[u8],
+        sample: &Sample,
+        plan: &mut Plan,
+        scratch: &mut ImageScratch,
+        out: &mut [u8],
+    ) -> Result<(), SampleError> {
+        let source = Source::open(bytes, &self.decode, &mut scratch.jpeg)?;
+        let size = source.size();
+        self.draw(plan, size, sample)?;
+        plan.finish(size, source.scales());
+        let made = source.read(plan.source, plan.scale, &mut scratch.image, &mut scratch.spare)?;
+        plan.start_at(made);
+        let width = self.apply(plan, (made.w, made.h), scratch)?;
+        self.write(plan, scratch, width, out)
+    }
+
+    /// Draws the sample's parameters and works out its geometry.
     pub(super) fn draw(
         &self,
         plan: &mut Plan,
@@ -444,7 +456,6 @@ impl Pipeline {
                 }
             }
         }
-        plan.finish();
         Ok(())
     }
 
@@ -767,6 +778,7 @@ mod tests {
                 for pipeline in pipelines {
                     let mut plan = Plan::default();
                     pipeline.draw(&mut plan, (w, h), &sample).unwrap();
+                    plan.finish((w, h), &[]);
                     if let Err(wrong) = check(&plan, (w, h), pipeline.shape) {
                         prop_assert!(false, "{}x{}: {}", w, h, wrong);
                     }

@@ -41,9 +41,9 @@ pub(super) fn working_bytes(step: &ResizeStep) -> u64 {
 /// Whether Pillow resizes along columns first; measured on its version 13.0, as its order is not
 /// documented.
 fn columns_first(step: &ResizeStep) -> bool {
-    let shrinks = |from: u32, full: u32| i64::from(from) - i64::from(full);
-    let (w, h) = (shrinks(step.from.w, step.full.0), shrinks(step.from.h, step.full.1));
-    h > 0 && h > 2 * w
+    let w = step.frame.w - f64::from(step.full.0);
+    let h = step.frame.h - f64::from(step.full.1);
+    h > 0.0 && h > 2.0 * w
 }
 
 /// Makes the step's window of the RGB image `src` of that size in `dst`.
@@ -63,7 +63,7 @@ pub(super) fn resize(
         Interpolation::Bicubic => FilterType::CatmullRom,
         Interpolation::Lanczos => FilterType::Lanczos3,
     };
-    let ResizeStep { from, full, window, .. } = *step;
+    let ResizeStep { from, frame, full, window, .. } = *step;
     // A view of `from` alone, not a crop box over the whole image: torchvision crops first, so no
     // pixel outside the crop has a part in the result.
     let image =
@@ -74,8 +74,8 @@ pub(super) fn resize(
         TypedImage::<U8x3>::from_buffer(window.w, window.h, dst).map_err(|e| e.to_string())?;
     // Here crop boxes are right: `window` is cut out of the resized image, so the pixels around it
     // do have a part in its borders.
-    let (left, crop_w) = part(from.w, full.0, window.x, window.w);
-    let (top, crop_h) = part(from.h, full.1, window.y, window.h);
+    let (left, crop_w) = part(from.w, (frame.x, frame.w), full.0, window.x, window.w);
+    let (top, crop_h) = part(from.h, (frame.y, frame.h), full.1, window.y, window.h);
     let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(filter));
     let Scratch { resizer, between, .. } = scratch;
     if filter == FilterType::Bilinear || columns_first(step) {
@@ -93,10 +93,10 @@ pub(super) fn resize(
     resizer.resize_typed(&wide, &mut made, &columns).map_err(|e| e.to_string())
 }
 
-/// Where in `from` pixels the part `at..at + len` of its resized form of `full` pixels lies.
-fn part(from: u32, full: u32, at: u32, len: u32) -> (f64, f64) {
-    let source = |v: u32| f64::from(v) * f64::from(from) / f64::from(full);
-    let start = source(at);
+/// Where in `from` pixels the part `at..at + len` of a frame's resized form of `full` pixels lies.
+fn part(from: u32, (start, size): (f64, f64), full: u32, at: u32, len: u32) -> (f64, f64) {
+    let source = |v: u32| f64::from(v) * size / f64::from(full);
+    let start = start + source(at);
     (start, source(len).min(f64::from(from) - start))
 }
 

@@ -1,0 +1,716 @@
+//! Files at an eighth of their size, faster than entropy decoding takes.
+//!
+//! Of each block of 8x8 samples that needs the average only, the first coefficient of 64. The others have
+//! to be stepped over, but nobody asks for their values: a table tells for the next 12 bits of the file
+//! how many whole coefficients they hold. That is several times as fast as to decode them. Colour that is
+//! stored at half the resolution keeps it: its blocks give two averages a direction, from the first
+//! coefficients.
+//!
+//! This is for the files that cameras write: baseline, one scan, grey or YCbCr. All others, and damaged
+//! ones, are left to the decoder.
+
+use super::{Header, Segment, segments};
+use crate::image::decode::{room, scaled};
+use crate::image::geometry::Rect;
+
+/// Bits that are looked up at once.
+const LOOK: u32 = 12;
+
+/// The coefficients in zigzag order of which half-resolution colour is made.
+const RIGHT: usize = 1;
+const DOWN: usize = 2;
+const BOTH: usize = 4;
+
+/// A Huffman table.
+struct Huffman {
+    /// For the next bits: a code's length in the high half, its symbol in the low one; 0 where the code
+    /// is longer.
+    short: Box<[u16; 1 << LOOK]>,
+    /// By length, the first 16 bits beyond those that begin with a code of that length.
+    ends: [u32; 17],
+    /// What to add to a code of a length to get its place among the symbols.
+    offsets: [i32; 17],
+    symbols: Vec<u8>,
+    /// For the next bits, which coefficients begin and end in them.
+    steps: Box<[Step; 1 << LOOK]>,
+}
+
+/// Coefficients of the file that are stepped over at once.
+#[derive(Clone, Copy, Default)]
+struct Step {
+    /// 0 where not even one ends within the bits.
+    bits: u8,
+    /// Coefficients of the block before the last symbol of the step, and with it.
+    before: u8,
+    advance: u8,
+    /// The last symbol ends the block.
+    end: bool,
+}
+
+impl Huffman {
+    /// Of a segment's table, whose first byte was taken.
+    fn of(counts: &[u8; 16], symbols: &[u8]) -> Option<Self> {
+        let mut table = Self {
+            short: Box::new([0; 1 << LOOK]),
+            ends: [0; 17],
+            offsets: [0; 17],
+            symbols: symbols.to_vec(),
+            steps: Box::new([Step::default(); 1 << LOOK]),
+        };
+        let (mut code, mut at) = (0u32, 0usize);
+        for (length, &count) in (1..=16u32).zip(counts) {
+            code <<= 1;
+            table.offsets[length as usize] = at as i32 - code as i32;
+            for _ in 0..count {
+                let symbol = *symbols.get(at)?;
+                if code >= 1 << length {
+                    return None;
+                }
+                if length <= LOOK {
+                    let first = (code << (LOOK - length)) as usize;
+                    let entry = (length as u16) << 8 | u16::from(symbol);
+                    table.short[first..first + (1 << (LOOK - length))].fill(entry);
+                }
+                code += 1;
+                at += 1;
+            }
+            table.ends[length as usize] = code << (16 - length);
+        }
+        Some(table)
+    }
+
+    /// Length and symbol of a code that is longer than what is looked up.
+    #[cold]
+    fn long(&self, window: Window) -> Option<(u32, u8)> {
+        let next = (window.buffer >> 48) as u32;
+        let length = (LOOK + 1..=16).find(|&length| next < self.ends[length as usize])?;
+        let code = (next >> (16 - length)) as i32;
+        let symbol = self.symbols.get((code + self.offsets[length as usize]) as usize)?;
+        Some((length, *symbol))
+    }
+
+    /// Prepares to step over coefficients.
+    fn with_steps(mut self) -> Self {
+        let single = self.short.map(Step::single);
+        for (look, step) in self.steps.iter_mut().enumerate() {
+            *step = single[look];
+            while step.bits > 0 && !step.end {
+                let next = single[(look << step.bits) & ((1 << LOOK) - 1)];
+                if next.bits == 0 || u32::from(step.bits + next.bits) > LOOK {
+                    break;
+                }
+                *step = Step {
+                    bits: step.bits + next.bits,
+                    before: step.advance,
+                    advance: step.advance + next.advance,
+                    end: next.end,
+                };
+            }
+        }
+        self
+    }
+}
+
+impl Step {
+    fn single(entry: u16) -> Self {
+        let (length, symbol) = ((entry >> 8) as u8, entry as u8);
+        let (run, size) = (symbol >> 4, symbol & 15);
+        if length == 0 || u32::from(length + size) > LOOK {
+            return Self::default();
+        }
+        let end = size == 0 && run != 15;
+        Self { bits: length + size, before: 0, advance: if end { 0 } else { run + 1 }, end }
+    }
+}
+
+/// The bytes of a scan.
+struct Source<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    /// Bits that were given beyond the last of the file.
+    padding: u32,
+}
+
+/// The next bits, from the highest down; there are `count`. It is apart from where they come from and
+/// goes by value, so that it stays in registers.
+#[derive(Clone, Copy, Default)]
+struct Window {
+    buffer: u64,
+    count: u32,
+}
+
+impl Window {
+    /// Makes sure of some bits, 56 at most.
+    #[inline(always)]
+    fn fill(self, bits: u32, source: &mut Source<'_>) -> Self {
+        if self.count >= bits {
+            return self;
+        }
+        if let Some(word) = source.bytes.get(source.at..).and_then(|rest| rest.first_chunk::<8>()) {
+            let word = u64::from_be_bytes(*word);
+            let low = 0x7f7f_7f7f_7f7f_7f7f;
+            // No byte of 255, which is stuffed or a marker.
+            if (word & low).wrapping_add(0x0101_0101_0101_0101) & word & !low == 0 {
+                source.at += ((63 - self.count) / 8) as usize;
+                return Self { buffer: self.buffer | word >> self.count, count: self.count | 56 };
+            }
+        }
+        self.fill_by_bytes(source)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn fill_by_bytes(mut self, source: &mut Source<'_>) -> Self {
+        while self.count < 56 {
+            let byte = match source.bytes.get(source.at..) {
+                Some([0xff, 0, ..]) => {
+                    source.at += 2;
+                    0xff
+                }
+                Some([byte, ..]) if *byte != 0xff => {
+                    source.at += 1;
+                    *byte
+                }
+                _ => {
+                    source.padding += 8;
+                    0
+                }
+            };
+            // What is there beyond `count` is the start of this byte.
+            self.buffer |= u64::from(byte) << (56 - self.count);
+            self.count += 8;
+        }
+        self
+    }
+
+    #[inline(always)]
+    fn look(self) -> usize {
+        (self.buffer >> (64 - LOOK)) as usize
+    }
+
+    #[inline(always)]
+    fn take(self, bits: u32) -> Self {
+        Self { buffer: self.buffer << bits, count: self.count - bits }
+    }
+}
+
+/// The bits of a scan, without what is stuffed between them.
+struct Bits<'a> {
+    source: Source<'a>,
+    window: Window,
+}
+
+impl<'a> Bits<'a> {
+    fn of(bytes: &'a [u8], at: usize) -> Self {
+        Self { source: Source { bytes, at, padding: 0 }, window: Window::default() }
+    }
+
+    /// A symbol and the value after it, whose length is the symbol's low half; together 31 bits at most.
+    #[inline(always)]
+    fn symbol(&mut self, table: &Huffman) -> Option<(u8, i32)> {
+        let mut window = self.window.fill(31, &mut self.source);
+        let entry = table.short[window.look()];
+        let symbol = if entry == 0 {
+            let (length, symbol) = table.long(window)?;
+            window = window.take(length);
+            symbol
+        } else {
+            window = window.take(u32::from(entry >> 8));
+            entry as u8
+        };
+        let size = u32::from(symbol & 15);
+        // In two shifts, since there is none by 64.
+        let value = (window.buffer >> 1 >> (63 - size)) as i32;
+        // Values that begin with a 0 are negative.
+        let negative = (!window.buffer as i64 >> 63) as i32;
+        self.window = window.take(size);
+        Some((symbol, value + (negative & (1 - (1 << size)))))
+    }
+
+    /// Steps over the rest of a block, from coefficient `at` on.
+    #[inline(always)]
+    fn skip(&mut self, table: &Huffman, mut at: usize) -> Option<()> {
+        while at < 64 {
+            let window = self.window.fill(LOOK, &mut self.source);
+            let step = table.steps[window.look()];
+            // The last symbol may end the block, but none before it.
+            if step.bits > 0 && at + usize::from(step.before) < 64 {
+                self.window = window.take(step.bits.into());
+                at += usize::from(step.advance);
+                if step.end {
+                    return Some(());
+                }
+            } else {
+                self.window = window;
+                let (symbol, _) = self.symbol(table)?;
+                match symbol {
+                    0xf0 => at += 16,
+                    _ if symbol & 15 == 0 => return Some(()),
+                    _ => at += usize::from(symbol >> 4) + 1,
+                }
+            }
+        }
+        (at == 64).then_some(())
+    }
+
+    /// Reads a block's slopes to the right, down and both, and steps over the rest.
+    #[inline(always)]
+    fn slopes(&mut self, ac: &Huffman, factors: &[i32; 5]) -> Option<[i32; 3]> {
+        let mut first = [0i32; 5];
+        let mut at = 1;
+        while at <= BOTH {
+            let (symbol, value) = self.symbol(ac)?;
+            let (run, size) = (usize::from(symbol >> 4), symbol & 15);
+            if size == 0 && run != 15 {
+                at = 64;
+                break;
+            }
+            at += run;
+            if let (Some(slot), Some(factor)) = (first.get_mut(at), factors.get(at)) {
+                *slot = value.wrapping_mul(*factor);
+            }
+            at += 1;
+        }
+        self.skip(ac, at)?;
+        // The mean of cos((2x + 1) pi / 16) for x in 0..4, times the square root of two, in 16 bits; and
+        // that squared: so much of a slope is in the mean of each half, in units of an average.
+        let part = |slope: i32, share: i64| ((i64::from(slope) * share) >> 16) as i32;
+        Some([part(first[RIGHT], 59_384), part(first[DOWN], 59_384), part(first[BOTH], 53_810)])
+    }
+
+    /// False where more was taken than the file has.
+    fn enough(&self) -> bool {
+        self.source.padding <= self.window.count
+    }
+
+    /// Goes on after a restart marker, which must be the next thing.
+    fn restart(&mut self, number: u8) -> Option<()> {
+        let Source { bytes, at, padding } = self.source;
+        let left = self.window.count.checked_sub(padding)?;
+        let marker = [0xff, 0xd0 + number % 8];
+        (left < 8 && bytes.get(at..)?.starts_with(&marker)).then_some(())?;
+        *self = Self::of(bytes, at + 2);
+        Some(())
+    }
+}
+
+/// A component of the image.
+struct Component {
+    id: u8,
+    /// Blocks of a unit, and samples that each of them gives: their products are the same for all.
+    blocks: (usize, usize),
+    samples: (usize, usize),
+    /// Quantisation of the coefficients that are used, by the table's number until it is known.
+    quantisation: u8,
+    dc: usize,
+    ac: usize,
+    last: i32,
+}
+
+/// What a file's headers say, where it is of the kind that is read here.
+struct Scan<'a> {
+    components: Vec<Component>,
+    /// The first five values in zigzag order.
+    quantisation: [Option<[i32; 5]>; 4],
+    dc: [Option<Huffman>; 4],
+    ac: [Option<Huffman>; 4],
+    restart: usize,
+    size: (u32, u32),
+    bytes: &'a [u8],
+}
+
+impl<'a> Scan<'a> {
+    fn of(bytes: &'a [u8], header: &Header<'_>) -> Option<Self> {
+        let frame = header.frame?;
+        (matches!(frame.kind, 0xc0 | 0xc1) && matches!(frame.components, 1 | 3)).then_some(())?;
+        let size = header.size()?;
+        let none = || [const { None }; 4];
+        let mut scan = Self {
+            components: Vec::new(),
+            quantisation: [None; 4],
+            dc: none(),
+            ac: none(),
+            restart: 0,
+            size,
+            bytes: &[],
+        };
+        let (mut jfif, mut adobe) = (false, None);
+        for Segment { marker, at, content } in segments(bytes) {
+            match marker {
+                0xe0 => jfif |= content.starts_with(b"JFIF\0"),
+                0xee if content.starts_with(b"Adobe") => adobe = Some(*content.get(11)?),
+                0xdb => scan.quantisation(content)?,
+                0xc4 => scan.huffman(content)?,
+                0xdd => {
+                    scan.restart = usize::from(u16::from_be_bytes(*content.first_chunk()?));
+                }
+                0xc0 | 0xc1 => scan.frame(content)?,
+                0xda => {
+                    scan.start(content)?;
+                    scan.bytes = bytes.get(at + 4 + content.len()..)?;
+                }
+                _ => {}
+            }
+        }
+        // libjpeg's rule for what three components are.
+        let ids: Vec<u8> = scan.components.iter().map(|c| c.id).collect();
+        let ycc = jfif || adobe == Some(1) || (adobe.is_none() && ids != b"RGB");
+        (!scan.bytes.is_empty() && (ids.len() == 1 || ycc)).then_some(scan)
+    }
+
+    fn quantisation(&mut self, mut content: &[u8]) -> Option<()> {
+        while let [kind, rest @ ..] = content {
+            let wide = kind >> 4 != 0;
+            let value = |i: usize| {
+                Some(if wide {
+                    i32::from(u16::from_be_bytes([*rest.get(2 * i)?, *rest.get(2 * i + 1)?]))
+                } else {
+                    i32::from(*rest.get(i)?)
+                })
+            };
+            let first = [value(0)?, value(1)?, value(2)?, value(3)?, value(4)?];
+            *self.quantisation.get_mut(usize::from(kind & 15))? = Some(first);
+            content = rest.get(if wide { 128 } else { 64 }..)?;
+        }
+        Some(())
+    }
+
+    fn huffman(&mut self, mut content: &[u8]) -> Option<()> {
+        while let [kind, rest @ ..] = content {
+            let (counts, rest) = rest.split_first_chunk::<16>()?;
+            let len = counts.iter().map(|&n| usize::from(n)).sum();
+            let (symbols, rest) = rest.split_at_checked(len)?;
+            let table = Huffman::of(counts, symbols)?;
+            let number = usize::from(kind & 15);
+            match kind >> 4 {
+                0 => *self.dc.get_mut(number)? = Some(table),
+                _ => *self.ac.get_mut(number)? = Some(table.with_steps()),
+            }
+            content = rest;
+        }
+        Some(())
+    }
+
+    fn frame(&mut self, content: &[u8]) -> Option<()> {
+        let (components, _) = content.get(6..)?.as_chunks::<3>();
+        let (h, v) = components.first().map(|c| (c[1] >> 4, c[1] & 15))?;
+        for &[id, factors, quantisation] in components {
+            let (ch, cv) = (factors >> 4, factors & 15);
+            let ratio = |first: u8, own: u8| match own {
+                0 => None,
+                _ if first == own => Some(1),
+                _ if first == 2 * own => Some(2),
+                _ => None,
+            };
+            let samples = (ratio(h, ch)?, ratio(v, cv)?);
+            // The factors of a single component mean nothing.
+            let alone = components.len() == 1;
+            let blocks = if alone { (1, 1) } else { (usize::from(ch), usize::from(cv)) };
+            let (dc, ac, last) = (0, 0, 0);
+            self.components.push(Component { id, blocks, samples, quantisation, dc, ac, last });
+        }
+        Some(())
+    }
+
+    fn start(&mut self, content: &[u8]) -> Option<()> {
+        let (count, rest) = content.split_first()?;
+        (usize::from(*count) == self.components.len()).then_some(())?;
+        let (tables, rest) = rest.split_at_checked(2 * self.components.len())?;
+        for (component, [id, tables]) in self.components.iter_mut().zip(tables.as_chunks::<2>().0) {
+            (component.id == *id).then_some(())?;
+            component.dc = usize::from(tables >> 4);
+            component.ac = usize::from(tables & 15);
+        }
+        (rest == [0, 63, 0]).then_some(())
+    }
+}
+
+/// Makes at least what is `wanted` of the file at an eighth of its size in the start of `rgb`, and gives
+/// the place of what it made; `None` where the decoder has to do that.
+pub(in crate::image) fn read(
+    bytes: &[u8],
+    header: &Header<'_>,
+    wanted: Rect,
+    rgb: &mut Vec<u8>,
+    spare: &mut Vec<u8>,
+) -> Option<Rect> {
+    let Scan { mut components, quantisation, dc, ac, restart, size, bytes } =
+        Scan::of(bytes, header)?;
+    let first = components.first()?;
+    // Samples of a unit in the result.
+    let (unit_w, unit_h) = first.blocks;
+    let width = scaled(size.0, 1) as usize;
+    let units = width.div_ceil(unit_w);
+    let stride = units * unit_w;
+    let made = Rect { x: 0, w: width as u32, ..wanted };
+    let out = room(rgb, made.pixels() * 3);
+    let end = (wanted.y + wanted.h) as usize;
+
+    let mut bits = Bits::of(bytes, 0);
+    let mut done = 0;
+    let rows = room(spare, stride * unit_h * components.len());
+    for row in 0..end.div_ceil(unit_h) {
+        for unit in 0..units {
+            if restart != 0 && done != 0 && done % restart == 0 {
+                bits.restart((done / restart - 1) as u8)?;
+                components.iter_mut().for_each(|c| c.last = 0);
+            }
+            done += 1;
+            for (component, rows) in
+                components.iter_mut().zip(rows.chunks_exact_mut(stride * unit_h))
+            {
+                let factors = quantisation.get(usize::from(component.quantisation))?.as_ref()?;
+                let dc = dc.get(component.dc)?.as_ref()?;
+                let ac = ac.get(component.ac)?.as_ref()?;
+                for y in 0..component.blocks.1 {
+                    for x in 0..component.blocks.0 {
+                        let (size, difference) = bits.symbol(dc)?;
+                        (size < 16).then_some(())?;
+                        component.last = component.last.wrapping_add(difference);
+                        let average = component.last.wrapping_mul(factors[0]);
+                        let at = y * component.samples.1 * stride
+                            + unit * unit_w
+                            + x * component.samples.0;
+                        if component.samples == (1, 1) {
+                            bits.skip(ac, 1)?;
+                            rows[at] = sample(average);
+                        } else {
+                            let slopes = bits.slopes(ac, factors)?;
+                            half(average, slopes, component.samples, &mut rows[at..], stride);
+                        }
+                    }
+                }
+            }
+        }
+        bits.enough().then_some(())?;
+        for y in 0..unit_h {
+            let Some(at) = (row * unit_h + y).checked_sub(wanted.y as usize) else { continue };
+            if at >= wanted.h as usize {
+                break;
+            }
+            let out = out[at * width * 3..][..width * 3].as_chunks_mut::<3>().0;
+            let line = |component: usize| &rows[(component * unit_h + y) * stride..][..width];
+            if components.len() == 1 {
+                out.iter_mut().zip(line(0)).for_each(|(out, &gray)| *out = [gray; 3]);
+            } else {
+                let colors = line(0).iter().zip(line(1)).zip(line(2));
+                out.iter_mut().zip(colors).for_each(|(out, ((&y, &b), &r))| *out = color(y, b, r));
+            }
+        }
+    }
+    Some(made)
+}
+
+/// True where the headers are of the kind that is read here.
+#[cfg(not(feature = "libjpeg-turbo"))]
+pub(super) fn reads(bytes: &[u8], header: &Header<'_>) -> bool {
+    Scan::of(bytes, header).is_some()
+}
+
+/// The mean of each 8x8 pixels of an image.
+#[cfg(any(test, not(feature = "libjpeg-turbo")))]
+pub(super) fn averages(rgb: &[u8], image: Rect, out: &mut [u8]) {
+    let (w, h) = (image.w as usize, image.h as usize);
+    let columns = w.div_ceil(8);
+    for (at, out) in out.as_chunks_mut::<3>().0.iter_mut().enumerate() {
+        let (x, y) = (at % columns * 8, at / columns * 8);
+        let (xs, ys) = (x..w.min(x + 8), y..h.min(y + 8));
+        let count = xs.len() * ys.len();
+        *out = std::array::from_fn(|channel| {
+            let values =
+                ys.clone().flat_map(|y| xs.clone().map(move |x| (y * w + x) * 3 + channel));
+            let sum: usize = values.map(|at| usize::from(rgb[at])).sum();
+            ((sum + count / 2) / count) as u8
+        });
+    }
+}
+
+/// A sample from its block's first coefficient, or a sum that stands for it.
+fn sample(sum: i32) -> u8 {
+    ((sum.wrapping_add(4) >> 3).wrapping_add(128)).clamp(0, 255) as u8
+}
+
+/// Writes a block of half the resolution: two samples in one direction or both.
+fn half(
+    average: i32,
+    [right, down, both]: [i32; 3],
+    samples: (usize, usize),
+    out: &mut [u8],
+    stride: usize,
+) {
+    let sum = |parts: [i32; 3]| parts.iter().fold(average, |sum, &part| sum.wrapping_add(part));
+    match samples {
+        (2, 2) => {
+            out[0] = sample(sum([right, down, both]));
+            out[1] = sample(sum([-right, down, -both]));
+            out[stride] = sample(sum([right, -down, -both]));
+            out[stride + 1] = sample(sum([-right, -down, both]));
+        }
+        (2, _) => {
+            out[0] = sample(sum([right, 0, 0]));
+            out[1] = sample(sum([-right, 0, 0]));
+        }
+        _ => {
+            out[0] = sample(sum([down, 0, 0]));
+            out[stride] = sample(sum([-down, 0, 0]));
+        }
+    }
+}
+
+/// YCbCr to RGB (ITU-R BT.601, full range) in 16 bits of fraction.
+#[inline]
+fn color(y: u8, b: u8, r: u8) -> [u8; 3] {
+    let (y, b, r) = ((i32::from(y) << 16) + (1 << 15), i32::from(b) - 128, i32::from(r) - 128);
+    [y + 91_881 * r, y - 22_554 * b - 46_802 * r, y + 116_130 * b]
+        .map(|v| (v >> 16).clamp(0, 255) as u8)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::image::jpeg::{File, Scratch};
+
+    fn files() -> Vec<(String, Vec<u8>)> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pillow/jpegs");
+        let mut files: Vec<_> = fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .map(|path| {
+                (path.file_stem().unwrap().to_string_lossy().into_owned(), fs::read(path).unwrap())
+            })
+            .collect();
+        files.sort();
+        files
+    }
+
+    fn whole(bytes: &[u8]) -> Option<Rect> {
+        let (w, h) = Header::of(bytes).size()?;
+        Some(Rect::whole(scaled(w, 1), scaled(h, 1)))
+    }
+
+    fn eighth(bytes: &[u8], wanted: Rect, old: u8) -> Option<(Rect, Vec<u8>)> {
+        let (mut rgb, mut spare) = (vec![old; 1 << 12], vec![old; 1 << 12]);
+        let made = read(bytes, &Header::of(bytes), wanted, &mut rgb, &mut spare)?;
+        rgb.truncate(made.pixels() * 3);
+        Some((made, rgb))
+    }
+
+    /// The mean of each 8x8 pixels that the decoder makes.
+    fn means(bytes: &[u8]) -> Vec<u8> {
+        let mut scratch = Scratch::default();
+        let file = File::open(bytes, &Header::of(bytes), 1 << 30, &mut scratch).unwrap();
+        let (w, h) = file.size().unwrap();
+        let mut rgb = Vec::new();
+        let made = file.read(Rect::whole(w, h), 8, &mut rgb, &mut Vec::new()).unwrap();
+        let mut out = vec![0; whole(bytes).unwrap().pixels() * 3];
+        averages(&rgb, made, &mut out);
+        out
+    }
+
+    /// Blocks that reach over the border have content there that the mean does not see, so they are
+    /// left out.
+    fn inner(made: Rect, rgb: &[u8]) -> impl Iterator<Item = u8> {
+        let w = made.w as usize;
+        let rows = rgb.chunks(w * 3).take(made.h as usize - 1);
+        rows.flat_map(move |row| row[..(w - 1) * 3].iter().copied())
+    }
+
+    #[test]
+    fn each_pixel_is_the_mean_of_its_block() {
+        for name in [
+            "gray",
+            "gray_2x2",
+            "smooth_444",
+            "smooth_420",
+            "smooth_422",
+            "smooth_440",
+            "ycc_adobe",
+            "ycc_without_markers",
+            "ycc_ids_from_0",
+            "comments",
+            "thumbnail",
+            "fill_bytes",
+            "garbage_between_segments",
+            "exif_uncalibrated",
+        ] {
+            let bytes = files().into_iter().find(|f| f.0 == name).unwrap().1;
+            let (made, rgb) = eighth(&bytes, whole(&bytes).unwrap(), 0).expect(name);
+            let expected = means(&bytes);
+            for (got, mean) in inner(made, &rgb).zip(inner(made, &expected)) {
+                assert!(got.abs_diff(mean) <= 3, "{name}: {got}, the mean is {mean}");
+            }
+        }
+    }
+
+    /// Where colour has the full resolution, libjpeg does the same arithmetic.
+    #[cfg(feature = "libjpeg-turbo")]
+    #[test]
+    fn each_pixel_is_libjpegs_at_an_eighth() {
+        let mut compared = 0;
+        for (name, bytes) in files() {
+            let Some((made, rgb)) = whole(&bytes).and_then(|all| eighth(&bytes, all, 0)) else {
+                continue;
+            };
+            if !["gray", "gray_2x2", "smooth_444", "texture_444", "wide_quantisation"]
+                .contains(&name.as_str())
+            {
+                continue;
+            }
+            let mut scratch = Scratch::default();
+            let file = File::open(&bytes, &Header::of(&bytes), 1 << 30, &mut scratch).unwrap();
+            let mut expected = Vec::new();
+            file.read(made, 1, &mut expected, &mut Vec::new()).unwrap();
+            let worst = rgb.iter().zip(&expected).map(|(a, b)| a.abs_diff(*b)).max().unwrap();
+            assert_eq!(worst, 0, "{name}");
+            compared += 1;
+        }
+        assert!(compared >= 5, "{compared}");
+    }
+
+    #[test]
+    fn rows_are_the_same_whichever_are_wanted() {
+        for (name, bytes) in files() {
+            let Some((made, all)) = whole(&bytes).and_then(|all| eighth(&bytes, all, 0)) else {
+                continue;
+            };
+            for y in 0..made.h {
+                for h in 1..=made.h - y {
+                    let wanted = Rect { x: 3.min(made.w - 1), y, w: 1, h };
+                    let (part, rgb) = eighth(&bytes, wanted, 0x55).expect(&name);
+                    assert_eq!(part, Rect { y, h, ..made }, "{name}");
+                    let row = made.w as usize * 3;
+                    assert_eq!(rgb, all[y as usize * row..][..h as usize * row], "{name}");
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4_000))]
+
+        #[test]
+        fn damage_never_panics_and_never_shows_what_a_buffer_held_before(
+            file in any::<prop::sample::Index>(),
+            cut in any::<prop::sample::Index>(),
+            flips in prop::collection::vec((any::<prop::sample::Index>(), 0u8..8), 0..8),
+        ) {
+            thread_local! {
+                static FILES: Vec<(String, Vec<u8>)> = files();
+            }
+            let (name, mut bytes) = FILES.with(|files| file.get(files).clone());
+            bytes.truncate(2 + cut.index(bytes.len() * 3));
+            for (at, bit) in flips {
+                let at = at.index(bytes.len());
+                bytes[at] ^= 1 << bit;
+            }
+            if let Some(all) = whole(&bytes) && all.pixels() < 1 << 20 {
+                prop_assert!(eighth(&bytes, all, 0x55) == eighth(&bytes, all, 0xaa), "{}", name);
+            }
+        }
+    }
+}
