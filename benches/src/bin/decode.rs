@@ -1,12 +1,12 @@
-//! Measures what one CPU makes of image files in memory: decoding alone, the usual transforms, and the
-//! floor below them all, entropy decoding.
+//! Measures what one CPU makes of image files in memory: decoding alone, at an eighth of the size, and the
+//! usual transforms.
 //!
 //! `decode --root FOLDER [--images 1000] [--size 224] [--rounds 5] [--scaling exact|fast]
 //! [--only TASK] [--json FILE]`
 //!
 //! Every round runs all tasks one after the other over all images, so that they share the machine's good
-//! and bad moments; the table gives medians. `1/8` decodes whole files at an eighth of their size, which
-//! is little but entropy decoding; it needs the feature `libjpeg-turbo`, and is a whole decode without.
+//! and bad moments; the table gives medians. `1/8` shrinks whole files to an eighth of their
+//! size, as `Scaling::Fast` does: baseline files with less work than their entropy decoding takes.
 
 use std::fs;
 use std::process::ExitCode;
