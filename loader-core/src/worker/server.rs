@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, getpid, kill_process, setsid, waitid,
+    Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, getpid, kill_process, setpgid, waitid,
 };
 
 use super::events::{End, Event, Order};
@@ -24,9 +24,12 @@ use super::wire;
 pub(super) fn run(program: Pid, control: OwnedFd, registry: &Registry) -> ! {
     let served = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         sys::die_with(program)?;
-        // A session of its own: Ctrl-C and the terminal's end are the program's business, which
-        // takes its workers with it.
-        let _ = setsid();
+        // A process group of its own: Ctrl-C is the program's business, which takes its workers with
+        // it. Not a session of its own, which Linux schedules as a group of its own (sched(7),
+        // autogroup): beside a program with dozens of busy threads, such a group of few short-lived
+        // processes has been seen to wait for seconds.
+        let _ = setpgid(None, None);
+        sys::may_write_to_terminal();
         if let Ok(null) = std::fs::File::open("/dev/null") {
             let _ = rustix::stdio::dup2_stdin(null);
         }

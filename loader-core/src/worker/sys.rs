@@ -53,6 +53,13 @@ pub(super) fn die_with(parent: Pid) -> io::Result<()> {
     if getppid() == Some(parent) { Ok(()) } else { Err(io::Error::other("the parent is gone")) }
 }
 
+/// Has a terminal accept what this process writes even where it stops processes that are not in its
+/// foreground (`stty tostop`): a stopped worker would be replaced by one that is stopped too.
+pub(super) fn may_write_to_terminal() {
+    // SAFETY: ignoring a signal runs no code of ours.
+    unsafe { libc::signal(libc::SIGTTOU, libc::SIG_IGN) };
+}
+
 fn child_signal() -> libc::sigset_t {
     // SAFETY: all zero bits is a valid value of this plain C struct, and `sigemptyset` and
     // `sigaddset` get a pointer to it and a signal that exists.

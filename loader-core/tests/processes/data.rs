@@ -68,7 +68,10 @@ fn attach(recipe: Recipe) -> Result<Noise, String> {
 }
 
 pub(crate) fn registry() -> Registry {
-    Registry::new().dataset("noise", attach)
+    Registry::new()
+        .dataset("noise", attach)
+        .dataset("paths", crate::weight::attach_paths)
+        .dataset("files", crate::waiting::attach_files)
 }
 
 pub(crate) fn flag_file(number: u32) -> std::path::PathBuf {

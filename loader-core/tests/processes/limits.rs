@@ -69,13 +69,16 @@ fn ctrl_c_ends_the_program_and_its_workers() {
     wait_until("the workers' end", || !pids.iter().any(|&pid| runs(pid)));
 }
 
-/// They are in a session of their own.
+/// They are in a process group of their own, and in the program's session: a session would be
+/// scheduled as a whole.
 fn workers_do_not_get_the_terminals_signals() {
     let loader = noise(60).loader().workers(Workers::processes(2)).build().unwrap();
     let own = rustix::process::getpgrp();
     for pid in loader.worker_pids() {
         let pid = Pid::from_raw(pid as i32).unwrap();
         assert_ne!(rustix::process::getpgid(Some(pid)).unwrap(), own);
+        let session = rustix::process::getsid(Some(pid)).unwrap();
+        assert_eq!(session, rustix::process::getsid(None).unwrap());
     }
 }
 

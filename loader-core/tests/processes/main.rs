@@ -14,6 +14,8 @@ mod models;
 mod starting;
 mod together;
 mod victims;
+mod waiting;
+mod weight;
 
 use libtest_mimic::{Arguments, Trial};
 
@@ -29,6 +31,8 @@ fn main() {
         starting::TESTS,
         limits::TESTS,
         together::TESTS,
+        weight::TESTS,
+        waiting::TESTS,
     ];
     let trials = tests.concat().into_iter().map(|(name, test)| {
         Trial::test(name, move || {

@@ -1,11 +1,11 @@
 //! This program again, as somebody whose end is part of a test.
 
 use std::io::BufReader;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::{limits, starting};
+use crate::{limits, starting, waiting, weight};
 
 const ASKED_FOR: &str = "LOADER_TEST_VICTIM";
 
@@ -19,27 +19,58 @@ const VICTIMS: &[crate::Test] = &[
     ("serverless", limits::serverless),
     ("hoards", limits::hoards),
     ("frugal", limits::frugal),
+    ("well_read", weight::well_read),
+    ("crowded", weight::crowded),
+    ("stuck", waiting::stuck),
 ];
 
 /// The victim that this process was started as.
 pub(crate) fn asked_for() -> Option<fn()> {
     let name = std::env::var(ASKED_FOR).ok()?;
-    Some(VICTIMS.iter().find(|victim| victim.0 == name).unwrap().1)
+    let mut victims = VICTIMS.iter().chain(&waiting::PHASES);
+    Some(victims.find(|victim| victim.0 == name).unwrap().1)
+}
+
+/// The number of processes that a victim of that name is or has started, and that still run.
+pub(crate) fn processes(name: &str) -> usize {
+    let told = format!("{ASKED_FOR}={name}");
+    let pids = std::fs::read_dir("/proc").unwrap().filter_map(|entry| {
+        let pid = entry.ok()?.file_name().to_str()?.parse().ok()?;
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+        environment.split(|&byte| byte == 0).any(|v| v == told.as_bytes()).then_some(pid)
+    });
+    pids.filter(|&pid| crate::data::runs(pid)).count()
 }
 
 /// A victim that runs.
 pub(crate) struct Victim {
     child: Child,
     stdout: BufReader<ChildStdout>,
+    stderr: Option<BufReader<ChildStderr>>,
 }
 
 impl Victim {
     pub(crate) fn start(name: &str) -> Self {
+        Self::start_with(name, Stdio::inherit())
+    }
+
+    /// With its errors to be read, too.
+    pub(crate) fn start_heard(name: &str) -> Self {
+        Self::start_with(name, Stdio::piped())
+    }
+
+    fn start_with(name: &str, stderr: Stdio) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.env(ASKED_FOR, name).stdin(Stdio::null()).stdout(Stdio::piped());
+        command.stderr(stderr);
         let mut child = command.spawn().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
-        Self { child, stdout }
+        let stderr = child.stderr.take().map(BufReader::new);
+        Self { child, stdout, stderr }
+    }
+
+    pub(crate) fn stderr(&mut self) -> &mut BufReader<ChildStderr> {
+        self.stderr.as_mut().unwrap()
     }
 
     pub(crate) fn stdout(&mut self) -> &mut BufReader<ChildStdout> {
