@@ -275,6 +275,11 @@ impl Start {
 }
 
 impl Run {
+    /// One line of JSON.
+    pub fn to_json(&self) -> String {
+        serde_json::json!(self).to_string()
+    }
+
     fn note(&mut self, name: &str, took: Duration) {
         self.seconds.insert(name.to_owned(), took.as_secs_f64());
     }

@@ -31,7 +31,7 @@ use serde_json::{Value, json};
 fn main() -> ExitCode {
     // First of all, since worker processes need it.
     let done = match Start::asked() {
-        Ok(Some(start)) => start.measure(|| {}).map(|run| println!("{}", json!(run))),
+        Ok(Some(start)) => start.measure(|| {}).map(|run| println!("{}", run.to_json())),
         Ok(None) => compare(),
         Err(message) => Err(message),
     };
