@@ -1,9 +1,18 @@
-//! What the measuring programs share: reading their arguments and summing up repeated runs.
+//! What the measuring programs share: reading their arguments, summing up repeated runs, and telling
+//! where they ran.
+
+mod memory;
+mod place;
+pub mod startup;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// The `--name value` arguments of a program, each taken at most once.
+pub use memory::{Memory, children};
+pub use place::{command, machine, versions};
+
+/// The `--name value` arguments of a program, and `--name` for those that take none; of several of
+/// one name the last counts.
 #[derive(Debug)]
 pub struct Args(Vec<(String, String)>);
 
@@ -13,16 +22,26 @@ impl Args {
     /// # Errors
     /// Where an argument is not `--name value` or its name is not among `known`.
     pub fn parse(known: &[&str]) -> Result<Self, String> {
+        Self::parse_with_flags(known, &[])
+    }
+
+    /// The same, where `flags` take no value.
+    ///
+    /// # Errors
+    /// Those of [`parse`](Self::parse).
+    pub fn parse_with_flags(known: &[&str], flags: &[&str]) -> Result<Self, String> {
         let mut left = std::env::args().skip(1);
         let mut out = Vec::new();
         while let Some(arg) = left.next() {
-            let name = arg.strip_prefix("--").filter(|name| known.contains(name));
+            let all = [known, flags].concat();
+            let name = arg.strip_prefix("--").filter(|name| all.contains(name));
             let Some(name) = name else {
-                return Err(format!(
-                    "unknown argument {arg:?}; known are --{}",
-                    known.join(", --")
-                ));
+                return Err(format!("unknown argument {arg:?}; known are --{}", all.join(", --")));
             };
+            if flags.contains(&name) {
+                out.push((name.to_owned(), String::new()));
+                continue;
+            }
             let value = left.next().ok_or_else(|| format!("--{name} needs a value"))?;
             out.push((name.to_owned(), value));
         }
@@ -32,6 +51,11 @@ impl Args {
     /// The value of `--name`, where given.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().rev().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
+    }
+
+    /// True where `--name` was given.
+    pub fn has(&self, name: &str) -> bool {
+        self.get(name).is_some()
     }
 
     /// The value of `--name` as a path.

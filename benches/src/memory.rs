@@ -1,0 +1,40 @@
+//! What a process has of the machine's memory.
+
+use std::fs;
+
+use serde::{Deserialize, Serialize};
+
+/// Memory of one process, in kB of 1024 bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Memory {
+    /// All pages that it has mapped and that are in memory, shared ones in full.
+    pub rss: u64,
+    /// The same, with a page that `n` processes map counted as a part in `n`.
+    pub pss: u64,
+    /// Pages that no other process maps: what its end would free.
+    pub uss: u64,
+}
+
+impl Memory {
+    /// That of a process; `None` where there is no such process or the system doesn't tell.
+    pub fn of(pid: u32) -> Option<Self> {
+        let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+        let sum = |prefix: &str| {
+            let lines = text.lines().filter(|line| line.starts_with(prefix));
+            lines.filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok()).sum()
+        };
+        Some(Self { rss: sum("Rss:"), pss: sum("Pss:"), uss: sum("Private_") })
+    }
+}
+
+/// The processes that any thread of a process has started and not waited for.
+pub fn children(pid: u32) -> Vec<u32> {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let lists = threads.flatten().map(|thread| fs::read_to_string(thread.path().join("children")));
+    let lists: Vec<String> = lists.map(Result::unwrap_or_default).collect();
+    lists
+        .iter()
+        .flat_map(|list| list.split_whitespace())
+        .filter_map(|pid| pid.parse().ok())
+        .collect()
+}
