@@ -36,4 +36,7 @@ pub use loader::{
 pub use rng::Draws;
 pub use sampler::{EpochOrder, Order, OrderError, Pick, Sampler, Shard, ShardError, ShardMode};
 pub use shm::{GeometryError, MemoryError, OpenError, SweptSegment, sweep_segments};
-pub use worker::{InitError, Registry, StartWorkersError, WorkerError, Workers, init, init_with};
+pub use worker::{
+    InitError, ParseWorkersError, Registry, StartWorkersError, WorkerError, Workers, init,
+    init_with,
+};
