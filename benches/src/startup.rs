@@ -2,7 +2,9 @@
 //! what a program that links something large repeats under its own conditions.
 
 use std::collections::{BTreeMap, HashSet};
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -304,8 +306,10 @@ fn timed_result<T>(work: impl FnOnce() -> Result<T, String>) -> Result<(T, Durat
     Ok((out?, took))
 }
 
-/// Strings like the paths of training images, with names that no compression makes small.
-fn strings(bytes: u64) -> Vec<(String, u32)> {
+/// Strings like the paths of training images, with names that no compression makes small. One behind
+/// the other: freeing millions of them would have the allocator tidy up in the middle of what is
+/// measured next.
+fn strings(bytes: u64) -> String {
     let count = bytes / STRING_BYTES;
     let mut random = 0u64;
     let mut next = || {
@@ -315,17 +319,25 @@ fn strings(bytes: u64) -> Vec<(String, u32)> {
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
     };
-    let string = |i| {
-        let class = i * STRING_CLASSES / count;
+    let mut strings = String::with_capacity((count * STRING_BYTES) as usize);
+    for i in 0..count {
+        let class = class(i, count);
         let name = format!("{:016x}{:016x}{:011x}", next(), next(), next() >> 20);
-        (format!("train/n{class:08}/{name}.JPEG"), class as u32)
-    };
-    (0..count).map(string).collect()
+        strings.push_str(&format!("train/n{class:08}/{name}.JPEG"));
+    }
+    strings
 }
 
-fn table(strings: &[(String, u32)]) -> Result<PathTable, String> {
+/// The class of the `i`-th string.
+fn class(i: u64, count: u64) -> u32 {
+    (i * STRING_CLASSES / count) as u32
+}
+
+fn table(strings: &str) -> Result<PathTable, String> {
     let classes = (0..STRING_CLASSES).map(|class| format!("n{class:08}"));
-    let paths = strings.iter().map(|(path, class)| (path, *class));
+    let count = strings.len() as u64 / STRING_BYTES;
+    let paths = strings.as_bytes().chunks_exact(STRING_BYTES as usize).map(OsStr::from_bytes);
+    let paths = (0..).zip(paths).map(|(i, path)| (path, class(i, count)));
     PathTable::from_paths("/data", classes, paths).map_err(|e| e.to_string())
 }
 
@@ -398,10 +410,11 @@ mod tests {
     #[test]
     fn strings_are_as_long_as_they_are_said_to_be_and_all_different() {
         let strings = strings(1 << 20);
-        assert_eq!(strings.len(), 1 << 14);
-        assert!(strings.iter().all(|(path, _)| path.len() as u64 == STRING_BYTES));
-        assert_eq!(strings.iter().collect::<HashSet<_>>().len(), strings.len());
-        assert_eq!(table(&strings).unwrap().len(), 1 << 14);
+        let table = table(&strings).unwrap();
+        let paths: HashSet<_> =
+            table.iter().map(|entry| entry.unwrap().to_relative_path()).collect();
+        assert_eq!((strings.len(), paths.len()), (1 << 20, 1 << 14));
+        assert!(paths.iter().all(|path| path.as_os_str().len() as u64 == STRING_BYTES));
     }
 
     #[test]
