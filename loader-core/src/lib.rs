@@ -22,8 +22,8 @@ pub use dataset::{
 };
 pub use field::{DType, Element, Field};
 pub use image::{
-    DECODER, DecodeOptions, ExifOrientation, Gray16, ImageScratch, Layout, Pipeline, Scaling,
-    Transform, TransformError, ops,
+    DECODER, DecodeOptions, ExifOrientation, Gray16, ImageScratch, Layout, Pipeline, Pixels,
+    Scaling, Transform, TransformError, ops, register_transform,
 };
 pub use index::{
     Entry, LeftOut, PathTable, Reason, ScanReport, TableCache, TableError, TableOrigin,

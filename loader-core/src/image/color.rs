@@ -4,6 +4,7 @@
 //! and of its conversions to `L` and `HSV` (src/libImaging/Convert.c).
 
 use super::geometry::Rect;
+use super::levels;
 use super::params::Adjust;
 
 /// Applies `adjust` to the pixels of `rect` in the image of that `width`.
@@ -28,10 +29,12 @@ pub(super) fn apply(image: &mut [u8], width: u32, rect: Rect, adjust: Adjust) {
             });
         }
         Adjust::Gray => by_pixel(image, width, rect, |p| [luma(p); 3]),
+        Adjust::Levels(change) => levels::apply(image, width, rect, change),
     }
 }
 
-fn rows(image: &mut [u8], width: u32, rect: Rect) -> impl Iterator<Item = &mut [u8]> {
+/// The rows of `rect`.
+pub(super) fn rows(image: &mut [u8], width: u32, rect: Rect) -> impl Iterator<Item = &mut [u8]> {
     let (x, w) = (rect.x as usize * 3, rect.w as usize * 3);
     image
         .chunks_exact_mut(width as usize * 3)
@@ -71,7 +74,7 @@ fn mean_luma(image: &mut [u8], width: u32, rect: Rect) -> u8 {
 }
 
 /// `from + factor * (value - from)`, truncated and clamped: what the casts of Blend.c do.
-fn blend(from: u8, value: u8, factor: f32) -> u8 {
+pub(super) fn blend(from: u8, value: u8, factor: f32) -> u8 {
     (f32::from(from) + factor * (f32::from(value) - f32::from(from))) as u8
 }
 

@@ -1,10 +1,15 @@
 //! From the bytes of an image file to a tensor in a batch: transforms as data, compiled once and
 //! planned for each sample.
 
+mod affine;
+mod augment;
 mod color;
+mod custom;
 mod decode;
+mod filter;
 mod geometry;
 mod jpeg;
+mod levels;
 pub mod ops;
 mod params;
 mod pipeline;
@@ -14,8 +19,11 @@ mod transform;
 mod write;
 
 #[cfg(test)]
+mod augment_tests;
+#[cfg(test)]
 mod pillow_tests;
 
+pub use custom::{Pixels, register_transform};
 pub use decode::{DECODER, DecodeOptions, ExifOrientation, Gray16, Scaling};
 pub use ops::Layout;
 pub use pipeline::{Pipeline, TransformError};
@@ -30,6 +38,7 @@ pub struct ImageScratch {
     jpeg: jpeg::Scratch,
     plan: plan::Plan,
     resize: resize::Scratch,
+    filter: filter::Scratch,
 }
 
 impl ImageScratch {

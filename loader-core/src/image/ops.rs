@@ -1,8 +1,11 @@
 //! The operations of a [`Transform`](crate::Transform): plain data with torchvision's names,
 //! parameters and defaults.
 
+mod augment;
+
 use serde::{Deserialize, Serialize};
 
+pub use self::augment::*;
 use crate::field::DType;
 
 /// One operation of a transform.
@@ -18,6 +21,19 @@ pub enum Op {
     RandomVerticalFlip(RandomVerticalFlip),
     ColorJitter(ColorJitter),
     Grayscale(Grayscale),
+    RandomRotation(RandomRotation),
+    RandomAffine(RandomAffine),
+    GaussianBlur(GaussianBlur),
+    RandomAutocontrast(RandomAutocontrast),
+    RandomEqualize(RandomEqualize),
+    RandomInvert(RandomInvert),
+    RandomPosterize(RandomPosterize),
+    RandomSolarize(RandomSolarize),
+    RandomAdjustSharpness(RandomAdjustSharpness),
+    RandomGrayscale(RandomGrayscale),
+    RandAugment(RandAugment),
+    TrivialAugmentWide(TrivialAugmentWide),
+    Custom(Custom),
     To(To),
     Normalize(Normalize),
     RandomErasing(RandomErasing),
@@ -35,6 +51,19 @@ impl Op {
             Self::RandomVerticalFlip(_) => "RandomVerticalFlip",
             Self::ColorJitter(_) => "ColorJitter",
             Self::Grayscale(_) => "Grayscale",
+            Self::RandomRotation(_) => "RandomRotation",
+            Self::RandomAffine(_) => "RandomAffine",
+            Self::GaussianBlur(_) => "GaussianBlur",
+            Self::RandomAutocontrast(_) => "RandomAutocontrast",
+            Self::RandomEqualize(_) => "RandomEqualize",
+            Self::RandomInvert(_) => "RandomInvert",
+            Self::RandomPosterize(_) => "RandomPosterize",
+            Self::RandomSolarize(_) => "RandomSolarize",
+            Self::RandomAdjustSharpness(_) => "RandomAdjustSharpness",
+            Self::RandomGrayscale(_) => "RandomGrayscale",
+            Self::RandAugment(_) => "RandAugment",
+            Self::TrivialAugmentWide(_) => "TrivialAugmentWide",
+            Self::Custom(_) => "Custom",
             Self::To(_) => "To",
             Self::Normalize(_) => "Normalize",
             Self::RandomErasing(_) => "RandomErasing",
@@ -49,7 +78,20 @@ impl Op {
             | Self::RandomHorizontalFlip(_)
             | Self::RandomVerticalFlip(_)
             | Self::ColorJitter(_)
-            | Self::RandomErasing(_) => true,
+            | Self::RandomErasing(_)
+            | Self::RandomRotation(_)
+            | Self::RandomAffine(_)
+            | Self::GaussianBlur(_)
+            | Self::RandomAutocontrast(_)
+            | Self::RandomEqualize(_)
+            | Self::RandomInvert(_)
+            | Self::RandomPosterize(_)
+            | Self::RandomSolarize(_)
+            | Self::RandomAdjustSharpness(_)
+            | Self::RandomGrayscale(_)
+            | Self::RandAugment(_)
+            | Self::TrivialAugmentWide(_)
+            | Self::Custom(_) => true,
             Self::Resize(_)
             | Self::CenterCrop(_)
             | Self::Grayscale(_)
@@ -77,6 +119,19 @@ into_op!(
     RandomVerticalFlip,
     ColorJitter,
     Grayscale,
+    RandomRotation,
+    RandomAffine,
+    GaussianBlur,
+    RandomAutocontrast,
+    RandomEqualize,
+    RandomInvert,
+    RandomPosterize,
+    RandomSolarize,
+    RandomAdjustSharpness,
+    RandomGrayscale,
+    RandAugment,
+    TrivialAugmentWide,
+    Custom,
     To,
     Normalize,
     RandomErasing

@@ -1,6 +1,7 @@
 //! Random parameters of one sample, drawn as torchvision's `get_params` draws them.
 
 use super::geometry::Rect;
+use super::levels::Levels;
 use super::ops::{ColorJitter, Extent, RandomErasing, RandomResizedCrop};
 use crate::rng::Draws;
 
@@ -77,6 +78,7 @@ pub(super) enum Adjust {
     Saturation(f32),
     Hue(f64),
     Gray,
+    Levels(Levels),
 }
 
 /// The adjustments that a jitter makes, in order.

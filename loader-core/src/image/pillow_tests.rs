@@ -20,7 +20,7 @@ fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/pillow")
 }
 
-fn stored<T: DeserializeOwned>(name: &str) -> T {
+pub(super) fn stored<T: DeserializeOwned>(name: &str) -> T {
     serde_json::from_slice(&std::fs::read(folder().join(name)).unwrap()).unwrap()
 }
 
@@ -38,7 +38,7 @@ fn picks(n: usize) -> Vec<usize> {
 }
 
 /// The generator's `pattern`.
-fn pattern(w: u32, h: u32) -> Vec<u8> {
+pub(super) fn pattern(w: u32, h: u32) -> Vec<u8> {
     let mut rgb = Vec::new();
     for y in 0..i64::from(h) {
         for x in 0..i64::from(w) {
@@ -50,7 +50,7 @@ fn pattern(w: u32, h: u32) -> Vec<u8> {
 }
 
 #[derive(Deserialize)]
-struct Pixels {
+pub(super) struct Pixels {
     w: u32,
     h: u32,
     pixels: String,
@@ -66,7 +66,7 @@ impl Pixels {
         got.zip(&expected).map(|(a, b)| a.abs_diff(*b)).collect()
     }
 
-    fn assert_within(&self, limit: u8, rgb: &[u8], what: &str) {
+    pub(super) fn assert_within(&self, limit: u8, rgb: &[u8], what: &str) {
         assert_eq!(rgb.len(), (self.w * self.h * 3) as usize, "{what}: size");
         let worst = self.differences(rgb).into_iter().max().unwrap();
         assert!(worst <= limit, "{what}: differs by {worst}");
@@ -329,7 +329,7 @@ fn exif_orientation_is_applied_on_request_and_ignored_by_default() {
 }
 
 #[derive(Deserialize)]
-struct Summary {
+pub(super) struct Summary {
     mean: f64,
     std: f64,
     quantiles: [f64; 5],
@@ -339,7 +339,7 @@ impl Summary {
     /// Compares moments and quantiles: our draws are as many again, and both have errors. What is
     /// tested is the share of our draws at or below torchvision's quantiles, which has the same
     /// error whatever the distribution; ties of whole numbers widen it by their own weight.
-    fn assert_like(&self, values: &[f64], what: &str) {
+    pub(super) fn assert_like(&self, values: &[f64], what: &str) {
         let n = values.len() as f64;
         let mean = values.iter().sum::<f64>() / n;
         let std = (values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / n).sqrt();
@@ -406,7 +406,7 @@ struct Distributions {
     color_jitter: JitterCase,
 }
 
-fn samples(n: u64) -> impl Iterator<Item = Sample> {
+pub(super) fn samples(n: u64) -> impl Iterator<Item = Sample> {
     (0..n).map(|index| Sample { index, epoch: 3, seed: 11, occurrence: 0 })
 }
 
@@ -474,7 +474,7 @@ fn jitter_is_distributed_as_torchvisions() {
                 Adjust::Contrast(f) => (1, f64::from(f)),
                 Adjust::Saturation(f) => (2, f64::from(f)),
                 Adjust::Hue(f) => (3, f),
-                Adjust::Gray => panic!("{adjust:?}"),
+                Adjust::Gray | Adjust::Levels(_) => panic!("{adjust:?}"),
             };
             places[kind].push(place as f64);
             factors[kind].push(factor);

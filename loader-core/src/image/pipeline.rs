@@ -2,12 +2,15 @@
 
 use half::{bf16, f16};
 
+use super::custom::{Custom as CustomRun, Resolved};
 use super::decode::{DecodeOptions, Source, room};
+use super::filter::{Filter, FilterStep};
 use super::geometry::Rect;
+use super::levels::Levels;
 use super::ops::*;
 use super::plan::{Plan, Step};
 use super::write::{self, EraseValue, Output, Shape, Table};
-use super::{ImageScratch, Transform, color, params, resize};
+use super::{ImageScratch, Transform, augment, color, filter, params, resize};
 use crate::dataset::{Sample, SampleError, Stage};
 use crate::field::DType;
 
@@ -29,6 +32,13 @@ pub enum TransformError {
     #[error("op {op} ({name}): {what}")]
     #[allow(missing_docs)]
     Order { op: usize, name: &'static str, what: &'static str },
+    /// A step of the program's own is not known by that name.
+    #[error(
+        "op {op} (Custom): no step is registered as {name:?}; call register_transform with it \
+         first, and before loader_core::init() where workers are processes"
+    )]
+    #[allow(missing_docs)]
+    Unregistered { op: usize, name: String },
     /// A crop of an image that is known to be smaller.
     #[error(
         "op {op} (RandomCrop): {crop_height}x{crop_width} does not fit into {height}x{width}; \
@@ -49,6 +59,7 @@ pub struct Pipeline {
     decode: DecodeOptions,
     ops: Vec<Numbered>,
     erase: Vec<EraseValue>,
+    custom: Vec<Resolved>,
     shape: Shape,
     tables: Tables,
 }
@@ -157,6 +168,37 @@ impl Checker {
         })
     }
 
+    /// What an affine map is sampled with.
+    fn sampled(&self, interpolation: Interpolation, fill: Fill) -> Result<(), TransformError> {
+        self.on_pixels()?;
+        self.ensure(interpolation != Interpolation::Lanczos, || {
+            "interpolation can be nearest, bilinear or bicubic here".into()
+        })?;
+        self.fill(fill)
+    }
+
+    fn finite(&self, name: &str, bounds: (f64, f64)) -> Result<(), TransformError> {
+        self.bounds(name, bounds, f64::MIN, f64::MAX)
+    }
+
+    fn center(&self, center: Option<(f64, f64)>) -> Result<(), TransformError> {
+        self.ensure(center.is_none_or(|(x, y)| x.is_finite() && y.is_finite()), || {
+            "center is not finite".into()
+        })
+    }
+
+    fn magnitudes(&self, bins: u32) -> Result<(), TransformError> {
+        self.ensure((2..=1 << 20).contains(&bins), || {
+            format!("num_magnitude_bins is {bins}, it can be 2 to {}", 1 << 20)
+        })
+    }
+
+    /// Those of the operations that change pixels with probability `p`.
+    fn sometimes(&self, p: f64) -> Result<(), TransformError> {
+        self.on_pixels()?;
+        self.probability(p)
+    }
+
     fn check(&mut self, op: &Op) -> Result<(), TransformError> {
         match op {
             Op::Resize(op) => {
@@ -256,6 +298,77 @@ impl Checker {
                     }
                 };
             }
+            Op::RandomRotation(op) => {
+                self.sampled(op.interpolation, op.fill)?;
+                self.finite("degrees", op.degrees)?;
+                self.center(op.center)?;
+                if op.expand {
+                    self.known = Known::Nothing;
+                }
+            }
+            Op::RandomAffine(op) => {
+                self.sampled(op.interpolation, op.fill)?;
+                self.finite("degrees", op.degrees)?;
+                self.center(op.center)?;
+                let translate = op.translate.unwrap_or_default();
+                for share in [translate.0, translate.1] {
+                    self.ensure((0.0..=1.0).contains(&share), || {
+                        format!("translate {translate:?} is not in 0..=1")
+                    })?;
+                }
+                if let Some(scale) = op.scale {
+                    self.ensure(scale.0 > 0.0, || format!("scale {scale:?} must be above 0"))?;
+                    self.finite("scale", scale)?;
+                }
+                if let Some(shear) = op.shear {
+                    self.finite("shear", shear.x)?;
+                    self.finite("shear", shear.y)?;
+                }
+            }
+            Op::GaussianBlur(op) => {
+                self.on_pixels()?;
+                for side in [op.kernel_size.0, op.kernel_size.1] {
+                    self.ensure(side % 2 == 1 && side <= MAX_SIDE, || {
+                        format!("kernel_size {:?} is not odd, or too large", op.kernel_size)
+                    })?;
+                }
+                self.ensure(op.sigma.0 > 0.0, || format!("sigma {:?} must be above 0", op.sigma))?;
+                self.finite("sigma", op.sigma)?;
+            }
+            Op::RandomAutocontrast(op) => self.sometimes(op.p)?,
+            Op::RandomEqualize(op) => self.sometimes(op.p)?,
+            Op::RandomInvert(op) => self.sometimes(op.p)?,
+            Op::RandomPosterize(op) => {
+                self.sometimes(op.p)?;
+                self.ensure((1..=8).contains(&op.bits), || {
+                    format!("bits is {}, it can be 1 to 8", op.bits)
+                })?;
+            }
+            Op::RandomSolarize(op) => {
+                self.sometimes(op.p)?;
+                self.ensure(op.threshold.is_finite(), || "threshold is not finite".into())?;
+            }
+            Op::RandomAdjustSharpness(op) => {
+                self.sometimes(op.p)?;
+                let factor = op.sharpness_factor;
+                self.ensure((0.0..=f64::from(f32::MAX)).contains(&factor), || {
+                    format!("sharpness_factor {factor} is negative, or too large")
+                })?;
+            }
+            Op::RandomGrayscale(op) => self.sometimes(op.p)?,
+            Op::RandAugment(op) => {
+                self.sampled(op.interpolation, op.fill)?;
+                self.magnitudes(op.num_magnitude_bins)?;
+                self.ensure(op.magnitude < op.num_magnitude_bins, || {
+                    let bins = op.num_magnitude_bins;
+                    format!("magnitude {} is not below num_magnitude_bins {bins}", op.magnitude)
+                })?;
+            }
+            Op::TrivialAugmentWide(op) => {
+                self.sampled(op.interpolation, op.fill)?;
+                self.magnitudes(op.num_magnitude_bins)?;
+            }
+            Op::Custom(_) => self.on_pixels()?,
             Op::To(op) => {
                 if self.to.is_some() {
                     return Err(self.order("a second `to`; give the final type in one"));
@@ -306,6 +419,7 @@ impl Transform {
     pub fn compile(&self) -> Result<Pipeline, TransformError> {
         let mut checker = Checker { known: Known::Nothing, channels: 3, to: None, op: 0, name: "" };
         let (mut ops, mut normalize, mut erase) = (Vec::new(), Vec::new(), Vec::new());
+        let mut custom = Vec::new();
         let mut draws = 0;
         for (at, op) in self.ops().iter().enumerate() {
             (checker.op, checker.name) = (at, op.name());
@@ -319,6 +433,9 @@ impl Transform {
                     })),
                     Erase::Random => EraseValue::Random,
                 }),
+                Op::Custom(op) => custom.push(Resolved::find(op).ok_or_else(|| {
+                    TransformError::Unregistered { op: at, name: op.name.clone() }
+                })?),
                 _ => {}
             }
             ops.push(Numbered { op: op.clone(), draws });
@@ -336,7 +453,7 @@ impl Transform {
         };
         let shape =
             Shape { channels: checker.channels, w: w as usize, h: h as usize, layout: to.layout };
-        Ok(Pipeline { decode: *self.decode_options(), ops, erase, shape, tables })
+        Ok(Pipeline { decode: *self.decode_options(), ops, erase, custom, shape, tables })
     }
 }
 
@@ -413,9 +530,9 @@ impl Pipeline {
         };
         let fits = |fits: bool| if fits { Ok(()) } else { Err(too_large()) };
         plan.start(w, h);
-        let mut erased = 0;
-        for Numbered { op, draws } in &self.ops {
-            let draws = || sample.draws(*draws);
+        let (mut erased, mut custom) = (0, 0);
+        for Numbered { op, draws: number } in &self.ops {
+            let draws = || sample.draws(*number);
             match op {
                 Op::Resize(op) => fits(plan.resize(op.size, op.max_size, op.interpolation))?,
                 Op::CenterCrop(op) => fits(plan.center_crop(op.size))?,
@@ -445,6 +562,44 @@ impl Pipeline {
                     params::color_jitter(&mut draws(), op).for_each(|adjust| plan.adjust(adjust));
                 }
                 Op::Grayscale(_) => plan.adjust(params::Adjust::Gray),
+                Op::RandomRotation(op) => augment::random_rotation(plan, op, &mut draws()),
+                Op::RandomAffine(op) => augment::random_affine(plan, op, &mut draws()),
+                Op::GaussianBlur(op) => augment::gaussian_blur(plan, op, &mut draws()),
+                Op::RandomAutocontrast(op) => {
+                    levels(plan, draws().chance(op.p), Levels::AutoContrast)
+                }
+                Op::RandomEqualize(op) => levels(plan, draws().chance(op.p), Levels::Equalize),
+                Op::RandomInvert(op) => levels(plan, draws().chance(op.p), Levels::Invert),
+                Op::RandomPosterize(op) => {
+                    levels(plan, draws().chance(op.p), Levels::Posterize(op.bits));
+                }
+                Op::RandomSolarize(op) => {
+                    levels(plan, draws().chance(op.p), Levels::Solarize(op.threshold));
+                }
+                Op::RandomAdjustSharpness(op) => {
+                    if draws().chance(op.p) {
+                        plan.filter(Filter::Sharpness(op.sharpness_factor as f32));
+                    }
+                }
+                Op::RandomGrayscale(op) => {
+                    if draws().chance(op.p) {
+                        plan.adjust(params::Adjust::Gray);
+                    }
+                }
+                Op::RandAugment(op) => {
+                    augment::rand_augment(&mut draws(), op, plan.size()).for_each(|choice| {
+                        augment::apply(plan, choice, op.interpolation, op.fill);
+                    });
+                }
+                Op::TrivialAugmentWide(op) => {
+                    let choice = augment::trivial_augment_wide(&mut draws(), op);
+                    augment::apply(plan, choice, op.interpolation, op.fill);
+                }
+                Op::Custom(_) => {
+                    let run = CustomRun { index: custom, sample: *sample, draws: *number };
+                    plan.filter(Filter::Custom(run));
+                    custom += 1;
+                }
                 Op::To(_) | Op::Normalize(_) => {}
                 Op::RandomErasing(op) => {
                     let (w, h) = plan.size();
@@ -467,7 +622,7 @@ impl Pipeline {
         (mut width, mut height): (u32, u32),
         scratch: &mut ImageScratch,
     ) -> Result<u32, SampleError> {
-        let ImageScratch { image, spare, resize, .. } = scratch;
+        let ImageScratch { image, spare, resize, filter, .. } = scratch;
         for step in &plan.steps {
             let src = &mut image[..width as usize * height as usize * 3];
             let made = match step {
@@ -486,11 +641,38 @@ impl Pipeline {
                     resize::pad(resize, src, width, step, dst);
                     step.window
                 }
+                Step::Filter(step) => {
+                    let made = step.made();
+                    self.filter(filter, step, src, width, self.space(spare, made, 0)?)?;
+                    made
+                }
             };
             std::mem::swap(image, spare);
             (width, height) = (made.w, made.h);
         }
         Ok(width)
+    }
+
+    /// Makes the step's image in `dst`.
+    fn filter(
+        &self,
+        scratch: &mut filter::Scratch,
+        step: &FilterStep,
+        src: &[u8],
+        width: u32,
+        dst: &mut [u8],
+    ) -> Result<(), SampleError> {
+        let FilterStep { from, flip, filter } = step;
+        match filter {
+            Filter::Affine(affine) => super::affine::apply(affine, src, width, *from, *flip, dst),
+            Filter::Blur(blur) => filter::blur(scratch, *blur, src, width, *from, dst),
+            Filter::Sharpness(factor) => filter::sharpness(*factor, src, width, *from, dst),
+            Filter::Custom(run) => {
+                filter::copy(src, width, *from, *flip, dst);
+                return self.custom[run.index].run((from.w, from.h), run, dst);
+            }
+        }
+        Ok(())
     }
 
     /// Room for an image of the size of `made`, where that and `more` bytes are within the limit.
@@ -554,6 +736,12 @@ impl Pipeline {
             write::erase(erase.rect, shape, &self.erase[erase.value], &mut erase.draws, out);
         }
         Ok(())
+    }
+}
+
+fn levels(plan: &mut Plan, changes: bool, levels: Levels) {
+    if changes {
+        plan.adjust(params::Adjust::Levels(levels));
     }
 }
 
@@ -738,6 +926,11 @@ mod tests {
                     fits
                 }
                 Step::Adjust(rect, _) => inside(*rect, w, h),
+                Step::Filter(step) => {
+                    let fits = inside(step.from, w, h);
+                    (w, h) = (step.made().w, step.made().h);
+                    fits
+                }
             };
             if !fits {
                 return Err(format!("{step:?} of {w}x{h}"));

@@ -8,6 +8,7 @@
 //! that has to be decoded.
 
 use super::decode::scaled;
+use super::filter::{Filter, FilterStep};
 use super::geometry::{self, Flip, Frame, Rect};
 use super::ops::{Extent, Fill, Interpolation, Padding, PaddingMode, Target};
 use super::params::Adjust;
@@ -19,6 +20,7 @@ pub(super) enum Step {
     Resize(ResizeStep),
     Pad(PadStep),
     Adjust(Rect, Adjust),
+    Filter(FilterStep),
 }
 
 /// Resizes `frame` to `full` and makes the part `window` of that.
@@ -161,6 +163,13 @@ impl Plan {
         self.steps.push(Step::Adjust(self.view, adjust));
     }
 
+    pub(super) fn filter(&mut self, filter: Filter) {
+        let (w, h) = filter.size(self.size());
+        let flip =
+            if filter.sees_flips() { std::mem::take(&mut self.flip) } else { Flip::default() };
+        self.push(Rect::whole(w, h), |from| Step::Filter(FilterStep { from, flip, filter }));
+    }
+
     pub(super) fn flip(&mut self, horizontal: bool, vertical: bool) {
         let (w, h) = self.size();
         for erase in &mut self.erase {
@@ -192,6 +201,7 @@ impl Plan {
             None => self.view,
             Some(
                 Step::Adjust(from, _)
+                | Step::Filter(FilterStep { from, .. })
                 | Step::Resize(ResizeStep { from, .. })
                 | Step::Pad(PadStep { from, .. }),
             ) => *from,
@@ -203,7 +213,9 @@ impl Plan {
         for step in &mut self.steps {
             match step {
                 Step::Adjust(rect, _) => *rect = rect.seen_from(origin),
-                Step::Resize(ResizeStep { from, .. }) | Step::Pad(PadStep { from, .. }) => {
+                Step::Filter(FilterStep { from, .. })
+                | Step::Resize(ResizeStep { from, .. })
+                | Step::Pad(PadStep { from, .. }) => {
                     *from = from.seen_from(origin);
                     return;
                 }
