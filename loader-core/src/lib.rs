@@ -7,6 +7,7 @@ pub mod fuzzing;
 mod image;
 mod index;
 mod loader;
+mod mix;
 mod rng;
 mod sampler;
 mod shm;
@@ -33,6 +34,7 @@ pub use loader::{
     FailureReport, FieldError, FieldLease, LoadError, LoaderState, OpenBatch, OpenField, ReadAhead,
     ResumeError, SampleFailure, ShareError, SharedBatch, Stall, StateError,
 };
+pub use mix::{CutMix, MixError, MixUp};
 pub use rng::Draws;
 pub use sampler::{EpochOrder, Order, OrderError, Pick, Sampler, Shard, ShardError, ShardMode};
 pub use shm::{GeometryError, MemoryError, OpenError, SweptSegment, sweep_segments};

@@ -21,7 +21,7 @@ mod write;
 #[cfg(test)]
 mod augment_tests;
 #[cfg(test)]
-mod pillow_tests;
+pub(crate) mod pillow_tests;
 
 pub use custom::{Pixels, register_transform};
 pub use decode::{DECODER, DecodeOptions, ExifOrientation, Gray16, Scaling};

@@ -20,11 +20,11 @@ fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/pillow")
 }
 
-pub(super) fn stored<T: DeserializeOwned>(name: &str) -> T {
+pub(crate) fn stored<T: DeserializeOwned>(name: &str) -> T {
     serde_json::from_slice(&std::fs::read(folder().join(name)).unwrap()).unwrap()
 }
 
-fn hex(text: &str) -> Vec<u8> {
+pub(crate) fn hex(text: &str) -> Vec<u8> {
     (0..text.len()).step_by(2).map(|i| u8::from_str_radix(&text[i..i + 2], 16).unwrap()).collect()
 }
 
@@ -329,7 +329,7 @@ fn exif_orientation_is_applied_on_request_and_ignored_by_default() {
 }
 
 #[derive(Deserialize)]
-pub(super) struct Summary {
+pub(crate) struct Summary {
     mean: f64,
     std: f64,
     quantiles: [f64; 5],
@@ -339,7 +339,7 @@ impl Summary {
     /// Compares moments and quantiles: our draws are as many again, and both have errors. What is
     /// tested is the share of our draws at or below torchvision's quantiles, which has the same
     /// error whatever the distribution; ties of whole numbers widen it by their own weight.
-    pub(super) fn assert_like(&self, values: &[f64], what: &str) {
+    pub(crate) fn assert_like(&self, values: &[f64], what: &str) {
         let n = values.len() as f64;
         let mean = values.iter().sum::<f64>() / n;
         let std = (values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / n).sqrt();
@@ -406,7 +406,7 @@ struct Distributions {
     color_jitter: JitterCase,
 }
 
-pub(super) fn samples(n: u64) -> impl Iterator<Item = Sample> {
+pub(crate) fn samples(n: u64) -> impl Iterator<Item = Sample> {
     (0..n).map(|index| Sample { index, epoch: 3, seed: 11, occurrence: 0 })
 }
 

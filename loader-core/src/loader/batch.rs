@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::pool::Held;
 use super::share::{ShareError, SharedBatch};
 use crate::field::{DType, Element, Field};
+use crate::rng::Draws;
 
 /// A batch of samples in shared memory.
 ///
@@ -18,13 +19,15 @@ pub struct Batch {
     len: usize,
     epoch: u64,
     number: u64,
+    seed: u64,
     taken: u16,
     shared: Option<SharedBatch>,
 }
 
 impl Batch {
-    pub(super) fn new(held: Held, len: u32, epoch: u64, number: u64) -> Self {
-        Self { held: Arc::new(held), len: len as usize, epoch, number, taken: 0, shared: None }
+    pub(super) fn new(held: Held, len: u32, epoch: u64, number: u64, seed: u64) -> Self {
+        let (held, len) = (Arc::new(held), len as usize);
+        Self { held, len, epoch, number, seed, taken: 0, shared: None }
     }
 
     /// The number of samples: the batch size, or less in the last batch of an epoch or where
@@ -47,6 +50,15 @@ impl Batch {
     /// [`epoch_from`](crate::DataLoader::epoch_from) at the number after.
     pub fn number(&self) -> u64 {
         self.number
+    }
+
+    /// The random draws of the `operation`-th random step on this batch: a function of the loader's
+    /// seed, the epoch, the batch's number and its first sample, so that ranks draw apart. They have
+    /// nothing in common with those of [`Sample::draws`](crate::Sample::draws).
+    pub fn draws(&self, operation: u64) -> Draws {
+        let first = self.indices().next().unwrap_or_default();
+        // Samples occur less often than that.
+        Draws::keyed(self.seed, self.epoch, first, u64::MAX - self.number, operation)
     }
 
     /// The fields of a sample.

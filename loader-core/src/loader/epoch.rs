@@ -104,7 +104,8 @@ impl<D: Dataset> Epoch<D> {
             count = lease.compact(count);
         }
         self.track.deliver(ready.batch);
-        Ok((count > 0).then(|| Batch::new(ready.held, count, self.epoch, ready.batch)))
+        Ok((count > 0)
+            .then(|| Batch::new(ready.held, count, self.epoch, ready.batch, self.tracker.seed())))
     }
 }
 

@@ -514,6 +514,10 @@ impl Tracker {
         Self { sampler, batches, batch_size, drop_last, policy, identity, current }
     }
 
+    pub(super) fn seed(&self) -> u64 {
+        self.sampler.seed()
+    }
+
     /// Starts to follow another epoch.
     pub(super) fn start(&self, progress: Progress) -> Track {
         let track = Track::new(progress);
