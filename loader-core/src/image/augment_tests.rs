@@ -147,15 +147,22 @@ struct Magnitudes {
 }
 
 #[test]
-fn magnitudes_are_torchvisions_bit_for_bit() {
+fn magnitudes_are_torchvisions() {
     for case in stored::<Vec<Magnitudes>>("magnitudes.json") {
         let space = case.size.map_or(Space::Wide, |(h, w)| Space::Rand(w, h));
         for ((choice, expected), signed) in CHOICES.iter().zip(&case.magnitudes).zip(&case.signed) {
             assert_eq!(choice.is_signed(), *signed, "{choice:?}");
             let bins = if choice.has_magnitude() { case.bins } else { 1 };
-            let got: Vec<f64> =
-                (0..bins).map(|bin| choice.magnitude(space, bin, case.bins)).collect();
-            assert_eq!(got, *expected, "{choice:?} of {} in {space:?}", case.bins);
+            assert_eq!(expected.len(), bins as usize, "{choice:?}");
+            for (bin, &expected) in (0..).zip(expected) {
+                let got = choice.magnitude(space, bin, case.bins);
+                // The last bit of torch's depends on the width of the processor's vectors.
+                assert!(
+                    (got - expected).abs() <= expected.abs() * 2e-7,
+                    "{choice:?} {bin} of {} in {space:?}: {got}, not {expected}",
+                    case.bins
+                );
+            }
         }
     }
 }
@@ -256,5 +263,22 @@ fn augmentations_are_pinned() {
     let wide = augment::trivial_augment_wide(&mut sample.draws(2), &TrivialAugmentWide::default());
     let affine = RandomAffine::new(30.0).translate(0.2, 0.2).scale(0.5, 2.0).shear(20.0);
     let motion = augment::motion(&mut sample.draws(3), &affine, (100, 80));
-    assert_eq!(format!("{rand:?} {wide:?} {motion:?}"), "");
+    let nine = f64::from(0.9f32 / 30.0 * 9.0);
+    assert_eq!(
+        rand,
+        [
+            (Choice::Identity, 0.0),
+            (Choice::Brightness, nine),
+            (Choice::Color, -nine),
+            (Choice::Sharpness, -nine)
+        ]
+    );
+    assert_eq!(wide, (Choice::Color, 0.395_999_997_854_232_8));
+    let expected = Motion {
+        angle: 8.855_019_116_674_221,
+        translate: (-14, -11),
+        scale: 1.180_547_148_109_562_8,
+        shear: (15.465_826_242_013_236, 0.0),
+    };
+    assert_eq!(motion, expected);
 }

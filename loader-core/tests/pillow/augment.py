@@ -180,7 +180,7 @@ def distributions():
         }
     autoaugment._apply_op = apply_op
     out["mixup"] = []
-    for alpha in [0.1, 0.2, 0.8, 1.0, 3.0]:
+    for alpha in [0.2, 0.4, 0.8, 1.0, 3.0]:
         mixup = MixUp(alpha=alpha, num_classes=2)
         drawn = [mixup.make_params([])["lam"] for _ in range(n)]
         out["mixup"].append({"alpha": alpha, "lambda": summary(drawn)})
