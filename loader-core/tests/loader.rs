@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use loader_core::{
-    Batch, BuildError, DType, DataLoader, DataLoaderBuilder, Dataset, Epoch, ErrorPolicy, Field,
-    FieldError, Fingerprint, LoadError, Location, Order, Sample, SampleError, SampleWriter, Shard,
-    ShardMode, Stage, Workers,
+    Batch, BuildError, CutMix, DType, DataLoader, DataLoaderBuilder, Dataset, Epoch, ErrorPolicy,
+    Field, FieldError, Fingerprint, LoadError, Location, MixError, MixUp, Order, Sample,
+    SampleError, SampleWriter, Shard, ShardMode, Stage, Workers,
 };
 
 /// Samples of a noisy "image" and a label; some fail, some panic.
@@ -764,4 +764,62 @@ fn descriptors_stay_constant_however_many_batches_are_held() {
     // Other tests of this process open and close a few at the same time.
     assert!(count() < before + 100, "{before} to {} with {} held", count(), held.len());
     drop(first);
+}
+
+#[test]
+fn mixed_batches_depend_on_the_seed_and_the_batch_alone() {
+    let mixed = |threads, seed, batch_size| {
+        let loader = loader(noise(40))
+            .batch_size(batch_size)
+            .shuffle(seed)
+            .workers(Workers::threads(threads))
+            .build()
+            .unwrap();
+        let mix = |batch: Result<Batch, LoadError>| {
+            let mut batch = batch.unwrap();
+            let own = labels(&batch);
+            let probabilities = match batch.draws(0).chance(0.5) {
+                true => MixUp::new(40).alpha(0.4).apply(&mut batch).unwrap(),
+                false => CutMix::new(40).apply(&mut batch).unwrap(),
+            };
+            for (at, row) in probabilities.chunks(40).enumerate() {
+                let sum: f32 = row.iter().sum();
+                assert!((sum - 1.0).abs() < 1e-6, "{sum}");
+                let before = own[(at + own.len() - 1) % own.len()];
+                let others = (0..40).filter(|class| *class != own[at] && *class != before);
+                assert!(others.map(|class| row[class as usize]).all(|p| p == 0.0));
+            }
+            assert_eq!(labels(&batch), own);
+            (content(&batch).0, probabilities)
+        };
+        loader.epoch(3).unwrap().map(mix).collect::<Vec<_>>()
+    };
+    assert_eq!(mixed(1, 5, 8), mixed(3, 5, 8));
+    assert_ne!(mixed(1, 5, 8), mixed(1, 6, 8));
+    // A batch of one is mixed with itself.
+    assert_eq!(mixed(1, 5, 1).len(), 40);
+}
+
+#[test]
+fn a_batch_that_cannot_be_mixed_stays_as_it_is() {
+    let loader = loader(noise(8)).build().unwrap();
+    let mut batch = loader.epoch(0).unwrap().next().unwrap().unwrap();
+    let before = content(&batch);
+    let mut refused = |mixup: MixUp| mixup.apply(&mut batch).unwrap_err();
+    let error = refused(MixUp::new(7));
+    assert!(matches!(error, MixError::Label { index: 7, label: 7, num_classes: 7 }), "{error:?}");
+    assert!(matches!(refused(MixUp::new(0)), MixError::Label { label: 0, .. }));
+    assert!(matches!(refused(MixUp::new(8).alpha(0.0)), MixError::Alpha { .. }));
+    let missing = refused(MixUp::new(8).fields("picture", "label"));
+    assert!(matches!(missing, MixError::Field(FieldError::Missing { .. })), "{missing:?}");
+    let floats = refused(MixUp::new(8).fields("label", "label"));
+    assert!(matches!(floats, MixError::NotFloat { found: DType::I64, .. }), "{floats:?}");
+    let labels = refused(MixUp::new(8).fields("image", "image"));
+    assert!(matches!(labels, MixError::Field(FieldError::Type { .. })), "{labels:?}");
+    let shape = CutMix::new(8).fields("label", "label").apply(&mut batch).unwrap_err();
+    assert!(matches!(shape, MixError::Shape { .. }), "{shape:?}");
+    assert_eq!(content(&batch), before);
+    batch.take("image").unwrap();
+    let taken = MixUp::new(8).apply(&mut batch).unwrap_err();
+    assert!(matches!(taken, MixError::Field(FieldError::Taken { .. })), "{taken:?}");
 }

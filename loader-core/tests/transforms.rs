@@ -6,11 +6,13 @@ use half::{bf16, f16};
 use image::ImageEncoder;
 use image::codecs::jpeg::JpegEncoder;
 use loader_core::ops::{
-    Erase, Interpolation, RandomCrop, RandomErasing, RandomResizedCrop, Resize,
+    Custom, Erase, GaussianBlur, Interpolation, RandAugment, RandomAdjustSharpness, RandomAffine,
+    RandomCrop, RandomErasing, RandomInvert, RandomResizedCrop, RandomRotation, Resize,
+    TrivialAugmentWide,
 };
 use loader_core::{
     DType, DecodeOptions, ExifOrientation, ImageScratch, Layout, Pipeline, Sample, SampleError,
-    Scaling, Stage, Transform,
+    Scaling, Stage, Transform, TransformError, register_transform,
 };
 
 /// A binary PPM: lossless, and its pixels can be read off.
@@ -400,4 +402,65 @@ fn a_part_of_a_turned_file_is_that_part_of_the_upright_one() {
             .collect();
         assert!(part == expected, "{value}");
     }
+}
+
+#[test]
+fn a_custom_step_changes_what_it_sees_and_the_rest_goes_on() {
+    // Writes where each pixel is, the image's size, and what was there.
+    register_transform("place", |pixels, args, _| {
+        assert_eq!(*args, 7);
+        let (w, h) = (pixels.width(), pixels.height());
+        for (i, pixel) in (0..w * h).zip(pixels.rgb_mut().chunks_exact_mut(3)) {
+            let was = pixel[0];
+            pixel.copy_from_slice(&[(i % w) as u8, (i / w) as u8, was]);
+        }
+        Ok(())
+    });
+    let file = ppm(20, 10, |x, y| [(x * 10 + y) as u8, 0, 0]);
+    let crop = |t: Transform| t.then(Resize::new((10, 20))).center_crop((4, 6));
+    let step = Custom::new("place").args(7);
+    let before = crop(Transform::new()).random_horizontal_flip(1.0).then(step.clone());
+    let out = run::<u8>(&before.to(DType::U8, Layout::Nhwc), &file, sample(0)).unwrap();
+    for (i, pixel) in out.chunks(3).enumerate() {
+        let (x, y) = (i % 6, i / 6);
+        // A flip that came before is done, though it would otherwise wait.
+        assert_eq!(pixel, [x, y, (12 - x) * 10 + y + 3].map(|v| v as u8));
+    }
+    let after = crop(Transform::new().then(step)).then(RandomInvert { p: 1.0 });
+    let after = after.random_vertical_flip(1.0).to(DType::U8, Layout::Nhwc);
+    let out = run::<u8>(&after, &file, sample(0)).unwrap();
+    for (i, pixel) in out.chunks(3).enumerate() {
+        let (x, y) = (7 + i % 6, 6 - i / 6);
+        assert_eq!(pixel, [x, y, x * 10 + y].map(|v| 255 - v as u8));
+    }
+}
+
+#[test]
+fn a_custom_step_draws_for_its_sample_and_place() {
+    register_transform("noise", |pixels, _, draws| {
+        pixels.rgb_mut().fill_with(|| draws.below(256) as u8);
+        Ok(())
+    });
+    let file = ppm(4, 4, texture);
+    let once = Transform::new().resize((4, 4)).then(Custom::new("noise"));
+    let noise = |transform: &Transform, index| run::<u8>(transform, &file, sample(index)).unwrap();
+    assert_eq!(noise(&once, 1), noise(&once, 1));
+    assert_ne!(noise(&once, 1), noise(&once, 2));
+    assert_ne!(noise(&once, 1), noise(&once.clone().then(Custom::new("noise")), 1));
+}
+
+#[test]
+fn what_a_custom_step_refuses_is_the_samples_error() {
+    register_transform("refuses", |_, _, _| Err("not this one".into()));
+    let transform = Transform::new().resize((4, 4)).then(Custom::new("refuses"));
+    let error = run::<u8>(&transform, &ppm(4, 4, texture), sample(0)).unwrap_err();
+    assert_eq!((error.stage, error.message.as_str()), (Stage::Transform, "refuses: not this one"));
+}
+
+#[test]
+fn an_unknown_custom_step_is_refused_with_what_to_call() {
+    let transform = Transform::new().resize((4, 4)).then(Custom::new("nobody knows"));
+    let error = transform.compile().unwrap_err();
+    assert!(matches!(error, TransformError::Unregistered { op: 1, .. }), "{error:?}");
+    assert!(error.to_string().contains("call register_transform"), "{error}");
 }

@@ -782,6 +782,7 @@ mod tests {
             Transform::new().resize(256),
             Transform::new().random_horizontal_flip(0.5).to(DType::F32, Layout::Nchw),
             Transform::new().then(Resize::new(256).max_size(300)),
+            fixed().then(RandomRotation::new(10.0).expand(true)),
         ] {
             assert_eq!(open.compile().unwrap_err(), TransformError::SizeNotFixed);
         }
@@ -830,6 +831,34 @@ mod tests {
             (fixed().color_jitter(0.0, f64::NAN, 0.0, 0.0), "contrast"),
             (fixed().color_jitter(0.0, 0.0, 0.0, 0.6), "hue (-0.6, 0.6)"),
             (fixed().grayscale(2), "num_output_channels is 2"),
+            (fixed().then(RandomRotation::new(-1.0)), "degrees (1, -1)"),
+            (fixed().then(RandomRotation::new(f64::INFINITY)), "degrees (-inf, inf)"),
+            (fixed().then(RandomRotation::new(1.0).center(f64::NAN, 0.0)), "center is not finite"),
+            (
+                fixed().then(RandomRotation::new(1.0).interpolation(Interpolation::Lanczos)),
+                "nearest, bilinear or bicubic",
+            ),
+            (fixed().grayscale(1).then(RandomRotation::new(1.0).fill(rgb)), "fill has 3"),
+            (fixed().then(RandomAffine::new(1.0).translate(0.1, 1.5)), "translate (0.1, 1.5)"),
+            (
+                fixed().then(RandomAffine::new(1.0).scale(0.0, 1.0)),
+                "scale (0.0, 1.0) must be above",
+            ),
+            (fixed().then(RandomAffine::new(1.0).shear(f64::NAN)), "shear"),
+            (fixed().then(GaussianBlur::new(4)), "kernel_size (4, 4) is not odd"),
+            (fixed().then(GaussianBlur::new(3).sigma(0.0, 1.0)), "sigma (0.0, 1.0) must be above"),
+            (fixed().then(RandomEqualize { p: 1.5 }), "p = 1.5"),
+            (fixed().then(RandomPosterize::new(0)), "bits is 0"),
+            (fixed().then(RandomSolarize::new(f64::NAN)), "threshold is not finite"),
+            (fixed().then(RandomAdjustSharpness::new(-1.0)), "sharpness_factor -1"),
+            (fixed().then(RandAugment::new(2, 31)), "magnitude 31 is not below"),
+            (
+                fixed().then(TrivialAugmentWide {
+                    num_magnitude_bins: 1,
+                    ..TrivialAugmentWide::default()
+                }),
+                "num_magnitude_bins is 1",
+            ),
             (fixed().grayscale(1).then(RandomCrop::new(8).fill(rgb)), "fill has 3"),
             (Transform::new().then(RandomCrop::new(8).padding(1 << 20)), "padding of 1048576"),
             (fixed().to(DType::I64, Layout::Nchw), "I64"),
@@ -869,6 +898,9 @@ mod tests {
             (floats().center_crop(4), "op 2 (CenterCrop): works on pixels"),
             (floats().color_jitter(0.1, 0.0, 0.0, 0.0), "op 2 (ColorJitter): works on pixels"),
             (floats().to(DType::U8, Layout::Nchw), "op 2 (To): a second"),
+            (floats().then(RandAugment::default()), "op 2 (RandAugment): works on pixels"),
+            (floats().then(RandomInvert { p: 0.5 }), "op 2 (RandomInvert): works on pixels"),
+            (floats().then(Custom::new("any")), "op 2 (Custom): works on pixels"),
             (
                 fixed().to(DType::U8, Layout::Nchw).normalize([0.5], [0.5]),
                 "op 2 (Normalize): works on floats",
@@ -953,7 +985,7 @@ mod tests {
             index in any::<u64>(),
         ) {
             thread_local! {
-                static PIPELINES: [Pipeline; 3] = [
+                static PIPELINES: [Pipeline; 4] = [
                     Transform::imagenet_train(224),
                     Transform::imagenet_eval(224),
                     Transform::new()
@@ -964,6 +996,16 @@ mod tests {
                         .random_vertical_flip(0.5)
                         .center_crop(211)
                         .random_resized_crop(224),
+                    Transform::new()
+                        .random_horizontal_flip(0.5)
+                        .then(RandAugment::new(4, 30))
+                        .then(Resize::new(40).max_size(60))
+                        .then(RandomRotation::new(180.0).expand(true))
+                        .then(GaussianBlur::new(3))
+                        .then(RandomCrop::new((30, 50)).pad_if_needed(true))
+                        .then(TrivialAugmentWide::default())
+                        .then(RandomAdjustSharpness::new(2.0))
+                        .then(RandomAffine::new(30.0).translate(0.5, 0.5)),
                 ].map(|t| t.compile().unwrap());
             }
             let sample = Sample { index, epoch: 0, seed: 0, occurrence: 0 };

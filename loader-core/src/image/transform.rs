@@ -164,6 +164,15 @@ mod tests {
             .random_horizontal_flip(0.3)
             .random_vertical_flip(0.1)
             .color_jitter(0.4, 0.4, 0.4, 0.1)
+            .then(RandomRotation::new(10.0).center(1.5, 2.0).expand(true).fill([1, 2, 3]))
+            .then(RandomAffine::new(10.0).translate(0.1, 0.2).scale(0.5, 2.0).shear((1.0, 2.0)))
+            .then(GaussianBlur::new(5).sigma(0.2, 0.3))
+            .then(RandomPosterize::new(3))
+            .then(RandomSolarize::new(99.5))
+            .then(RandomAdjustSharpness::new(1.5))
+            .then(RandAugment::new(3, 12))
+            .then(TrivialAugmentWide::default())
+            .then(Custom::new("custom").args(serde_json::json!({"b": 1, "a": [0.1, "x"]})))
             .grayscale(3)
             .center_crop(96)
             .to(DType::F16, Layout::Nhwc)
@@ -185,6 +194,12 @@ mod tests {
             {"Resize": {"size": {"SmallerEdge": 256}}},
             {"RandomResizedCrop": {"size": {"height": 224, "width": 224}}},
             {"RandomHorizontalFlip": {}}, {"ColorJitter": {}}, {"Grayscale": {}},
+            {"RandomRotation": {"degrees": [-5, 5]}}, {"RandomAffine": {"degrees": [-5, 5]}},
+            {"GaussianBlur": {"kernel_size": [3, 3]}}, {"RandomAutocontrast": {}},
+            {"RandomEqualize": {}}, {"RandomInvert": {}}, {"RandomPosterize": {"bits": 2}},
+            {"RandomSolarize": {"threshold": 9}}, {"RandomGrayscale": {}},
+            {"RandomAdjustSharpness": {"sharpness_factor": 2}},
+            {"RandAugment": {}}, {"TrivialAugmentWide": {}}, {"Custom": {"name": "x"}},
             {"To": {"dtype": "f32"}}, {"RandomErasing": {}}
         ]}"#;
         let long = Transform::new()
@@ -193,6 +208,29 @@ mod tests {
             .random_horizontal_flip(0.5)
             .color_jitter(0.0, 0.0, 0.0, 0.0)
             .grayscale(1)
+            .then(RandomRotation::new(5.0))
+            .then(RandomAffine::new(5.0))
+            .then(GaussianBlur { kernel_size: (3, 3), sigma: (0.1, 2.0) })
+            .then(RandomAutocontrast { p: 0.5 })
+            .then(RandomEqualize { p: 0.5 })
+            .then(RandomInvert { p: 0.5 })
+            .then(RandomPosterize { bits: 2, p: 0.5 })
+            .then(RandomSolarize { threshold: 9.0, p: 0.5 })
+            .then(RandomGrayscale { p: 0.1 })
+            .then(RandomAdjustSharpness { sharpness_factor: 2.0, p: 0.5 })
+            .then(RandAugment {
+                num_ops: 2,
+                magnitude: 9,
+                num_magnitude_bins: 31,
+                interpolation: Interpolation::Nearest,
+                fill: Fill::All(0),
+            })
+            .then(TrivialAugmentWide {
+                num_magnitude_bins: 31,
+                interpolation: Interpolation::Nearest,
+                fill: Fill::All(0),
+            })
+            .then(Custom::new("x"))
             .to(DType::F32, Layout::Nchw)
             .random_erasing(0.5);
         assert_eq!(serde_json::from_str::<Transform>(short).unwrap(), long);
@@ -210,6 +248,9 @@ mod tests {
         let mut seen = vec![
             everything(),
             everything().grayscale(1),
+            everything().then(Custom::new("custom")),
+            everything().then(Custom::new("custom").args(1)),
+            everything().then(Custom::new("other").args(1)),
             everything().decode(DecodeOptions::default()),
             Transform::imagenet_train(224),
             Transform::imagenet_train(192),

@@ -23,6 +23,7 @@ fn main() {
     if let Some(victim) = victims::asked_for() {
         return victim();
     }
+    models::register_transforms();
     loader_core::init_with(data::registry()).unwrap();
     let tests = [
         models::TESTS,

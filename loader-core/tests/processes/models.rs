@@ -1,7 +1,9 @@
 //! Threads, processes and a subprocess are one engine: whoever makes the batches, they are the same.
 
+use loader_core::ops::{Custom, RandAugment};
 use loader_core::{
     DType, DataLoader, ErrorPolicy, ImageFolder, Layout, Order, TableCache, Transform, Workers,
+    register_transform,
 };
 
 use crate::data::{Act, epochs, hashes, noise, undisturbed};
@@ -10,6 +12,7 @@ crate::tests![
     every_model_gives_the_same_batches,
     explicit_orders_are_shared_with_processes,
     image_folders_load_in_processes,
+    a_custom_step_unknown_to_the_workers_is_refused_by_name,
     errors_travel_and_policies_hold_in_processes,
     two_loaders_run_side_by_side,
     an_epoch_can_be_left_and_another_started,
@@ -49,6 +52,15 @@ fn explicit_orders_are_shared_with_processes() {
     }
 }
 
+/// What worker processes know of, as it comes before `init`.
+pub(crate) fn register_transforms() {
+    register_transform("fade", |pixels, args, draws| {
+        let by = args["by"].as_u64().ok_or("by how much?")? + draws.below(50);
+        pixels.rgb_mut().iter_mut().for_each(|v| *v = v.saturating_sub(by as u8));
+        Ok(())
+    });
+}
+
 fn image_folders_load_in_processes() {
     let dir = tempfile::tempdir().unwrap();
     for i in 0..40u32 {
@@ -65,6 +77,8 @@ fn image_folders_load_in_processes() {
         .unwrap();
     let transform = Transform::new()
         .random_resized_crop(32)
+        .then(RandAugment::default())
+        .then(Custom::new("fade").args(serde_json::json!({ "by": 40 })))
         .random_horizontal_flip(0.5)
         .to(DType::F32, Layout::Nchw)
         .normalize([0.1, 0.2, 0.3], [0.229, 0.224, 0.225]);
@@ -129,4 +143,22 @@ fn an_epoch_can_be_left_and_another_started() {
             .collect();
         assert_eq!(taken, expected[epoch as usize][..taken.len()]);
     }
+}
+
+fn a_custom_step_unknown_to_the_workers_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let class = dir.path().join("class");
+    std::fs::create_dir_all(&class).unwrap();
+    image::RgbImage::new(4, 4).save(class.join("image.png")).unwrap();
+    let folder = ImageFolder::builder(dir.path()).cache(TableCache::Off).open().unwrap();
+    // The program knows it, but not the processes that it forked before.
+    register_transform("too late", |_, _, _| Ok(()));
+    let dataset =
+        folder.transform(Transform::new().resize((4, 4)).then(Custom::new("too late"))).unwrap();
+    let error = DataLoader::builder(dataset).workers(Workers::processes(1)).build().unwrap_err();
+    let error = error.to_string();
+    assert!(
+        error.contains("\"too late\"") && error.contains("before loader_core::init()"),
+        "{error}"
+    );
 }
