@@ -178,6 +178,15 @@ fn the_scratch_leaves_no_trace() {
             .color_jitter(0.4, 0.4, 0.4, 0.1)
             .then(RandomCrop::new(64).padding(4))
             .to(DType::F32, Layout::Nchw),
+        Transform::new()
+            .then(RandomRotation::new(90.0).expand(true).interpolation(Interpolation::Bilinear))
+            .then(GaussianBlur::new(7))
+            .then(RandAugment::new(5, 20))
+            .random_resized_crop(40)
+            .then(TrivialAugmentWide::default())
+            .then(RandomAffine::new(30.0).scale(0.5, 2.0).interpolation(Interpolation::Bicubic))
+            .then(RandomAdjustSharpness { sharpness_factor: 3.0, p: 1.0 })
+            .to(DType::F32, Layout::Nchw),
     ] {
         let pipeline = transform.compile().unwrap();
         let fresh: Vec<_> =

@@ -110,7 +110,7 @@ fn made(case: &Case, scratch: &mut ImageScratch) -> Vec<u8> {
     for step in &case.steps {
         add(&mut plan, step);
     }
-    plan.finish(size, false);
+    plan.finish(size, &[]);
     let (w, h) = plan.size();
     let pipeline = Transform::new().resize((h, w)).to(DType::U8, Layout::Nhwc).compile().unwrap();
     let (low, high) = case.levels;
