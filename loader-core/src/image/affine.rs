@@ -111,6 +111,10 @@ fn rounded(value: f64) -> f64 {
     written.ok().and_then(|()| text.parse().ok()).unwrap_or(value)
 }
 
+/// Pixels around a place, by row, and how far it lies right of and below the middle of the last pixel
+/// before it.
+type Around<const N: usize> = ([[[u8; 3]; N]; N], f64, f64);
+
 /// The part `rect` of an RGB image, mirrored.
 struct View<'a> {
     pixels: &'a [[u8; 3]],
@@ -135,9 +139,9 @@ impl View<'_> {
     }
 
     /// `N` by `N` pixels around a place, the last ones repeated outside; `None` where the place
-    /// itself is outside. With them, how far it is from the middle of the one before it.
+    /// itself is outside.
     #[inline(always)]
-    fn around<const N: usize>(&self, x: f64, y: f64) -> Option<([[[u8; 3]; N]; N], f64, f64)> {
+    fn around<const N: usize>(&self, x: f64, y: f64) -> Option<Around<N>> {
         let (w, h) = (i64::from(self.rect.w), i64::from(self.rect.h));
         if x < 0.0 || x >= w as f64 || y < 0.0 || y >= h as f64 {
             return None;
@@ -272,7 +276,7 @@ mod tests {
         for (value, expected) in [
             (6.123_233_995_736_766e-17, 0.0),
             (-1.0, -1.0),
-            (0.707_106_781_186_547_6, 0.707_106_781_186_548),
+            (0.123_456_789_012_345_67, 0.123_456_789_012_346),
             (-0.500_000_000_000_000_1, -0.5),
         ] {
             assert_eq!(rounded(value), expected, "{value}");
