@@ -73,7 +73,7 @@ fn a_crash_that_does_not_come_again_goes_unnoticed() {
 
 fn a_sample_that_never_returns_is_an_error_after_the_timeout() {
     let builder = noise(60).act(23, Act::Hang).loader().workers(Workers::processes(2));
-    let loader = builder.timeout(Duration::from_millis(50)).build().unwrap();
+    let loader = builder.timeout(Duration::from_millis(700)).build().unwrap();
     match hashes(loader.epoch(0).unwrap()) {
         Err(LoadError::Sample(failure)) => {
             assert_eq!((failure.index, failure.error.stage), (23, Stage::Worker));
@@ -85,7 +85,7 @@ fn a_sample_that_never_returns_is_an_error_after_the_timeout() {
 
 fn a_stall_in_a_thread_is_an_error_that_names_the_sample() {
     let builder = noise(60).act(23, Act::Hang).loader().workers(Workers::threads(2));
-    let loader = builder.timeout(Duration::from_millis(50)).build().unwrap();
+    let loader = builder.timeout(Duration::from_millis(700)).build().unwrap();
     match hashes(loader.epoch(0).unwrap()) {
         Err(LoadError::Stalled(stall)) => {
             assert_eq!(stall.index, Some(23));

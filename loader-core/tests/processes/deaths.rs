@@ -112,7 +112,7 @@ fn a_stopped_worker_is_replaced() {
     let dataset = Noise { micros: 200, ..noise(400) };
     let expected = undisturbed(dataset.clone(), 1);
     let builder = dataset.loader().workers(Workers::processes(2));
-    let loader = builder.timeout(Duration::from_millis(50)).build().unwrap();
+    let loader = builder.timeout(Duration::from_secs(1)).build().unwrap();
     for pid in loader.worker_pids() {
         kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::STOP).unwrap();
     }
