@@ -95,14 +95,27 @@ impl Readers {
     /// A batch of these positions is given to the workers.
     pub(super) fn follow(&self, epoch: u64, batch: Range<u64>) {
         let state = &mut *self.shared.lock();
+        if state.closed {
+            return;
+        }
         let known = if state.until.0 == epoch { state.until.1 } else { 0 };
         let end = batch.end.saturating_add(self.samples).min(self.shared.sampler.len());
         let positions = known.max(batch.start)..end;
-        if !positions.is_empty() {
-            state.until = (epoch, end);
-            state.wanted.push_back(Wanted { epoch, positions });
-            self.shared.work.notify_all();
+        // What workers are at is too late to ask for.
+        if let Some(late) = state.wanted.front_mut().filter(|wanted| wanted.epoch == epoch) {
+            late.positions.start = late.positions.start.max(batch.start);
         }
+        if positions.is_empty() {
+            return;
+        }
+        state.until = (epoch, end);
+        match state.wanted.back_mut() {
+            Some(last) if last.epoch == epoch && last.positions.end == positions.start => {
+                last.positions.end = end;
+            }
+            _ => state.wanted.push_back(Wanted { epoch, positions }),
+        }
+        self.shared.work.notify_all();
     }
 
     /// Ends the threads, each after the file that it is at.
@@ -189,16 +202,36 @@ mod tests {
     #[test]
     fn each_position_is_asked_for_once_up_to_the_depth() {
         let (readers, told) = readers(ReadAhead::samples(20).threads(1));
-        for batch in 0..3 {
-            readers.follow(4, batch * 8..batch * 8 + 8);
-        }
-        assert_eq!(told.iter().take(44).collect::<Vec<_>>(), (0..44).collect::<Vec<_>>());
+        readers.follow(4, 0..8);
+        assert_eq!(told.iter().take(28).collect::<Vec<_>>(), (0..28).collect::<Vec<_>>());
+        readers.follow(4, 8..16);
+        readers.follow(4, 16..24);
+        assert_eq!(told.iter().take(16).collect::<Vec<_>>(), (28..44).collect::<Vec<_>>());
         readers.follow(4, 92..100);
         assert_eq!(told.iter().take(8).collect::<Vec<_>>(), (92..100).collect::<Vec<_>>());
         readers.follow(5, 0..8);
         assert_eq!(told.iter().take(28).collect::<Vec<_>>(), (0..28).collect::<Vec<_>>());
         drop(readers);
         assert_eq!(told.iter().next(), None);
+    }
+
+    #[test]
+    fn readers_that_are_late_skip_what_workers_are_at() {
+        let sampler = Sampler::new(Order::Sequential, None, 100, 0).unwrap();
+        let (asked, told) = mpsc::channel();
+        let (go, gate) = mpsc::channel::<()>();
+        let gate = Mutex::new(gate);
+        let ask = Box::new(move |index| {
+            asked.send(index).unwrap();
+            gate.lock().unwrap().recv().is_ok()
+        });
+        let readers = Readers::start(ReadAhead::samples(4).threads(1), sampler, ask).unwrap();
+        readers.follow(0, 0..8);
+        assert_eq!(told.recv(), Ok(0));
+        (1..6).for_each(|batch| readers.follow(0, batch * 8..batch * 8 + 8));
+        assert_eq!(readers.shared.lock().wanted.len(), 1);
+        go.send(()).unwrap();
+        assert_eq!(told.recv(), Ok(40));
     }
 
     #[test]
