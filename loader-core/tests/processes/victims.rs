@@ -60,7 +60,9 @@ impl Victim {
     }
 
     fn start_with(name: &str, stderr: Stdio) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
+        // Who starts tests in the background may have them ignore Ctrl-C, and their children too.
+        let mut command = Command::new("env");
+        command.arg("--default-signal=INT").arg(std::env::current_exe().unwrap());
         command.env(ASKED_FOR, name).stdin(Stdio::null()).stdout(Stdio::piped());
         command.stderr(stderr);
         let mut child = command.spawn().unwrap();
