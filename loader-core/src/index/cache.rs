@@ -8,7 +8,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{FlockOperation, MemfdFlags, SealFlags, fcntl_add_seals, flock, memfd_create};
+use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use super::table::{PathTable, TableError};
@@ -259,19 +259,6 @@ pub(crate) fn replace(
     // Without this a crash of the machine may bring the old file back, which is whole too.
     if let Err(error) = File::open(folder).and_then(|folder| folder.sync_all()) {
         tracing::debug!(folder = %folder.display(), %error, "folder not synced");
-    }
-    Ok(file)
-}
-
-/// A file that exists in memory only and can't be changed any more.
-pub(crate) fn memory_file(bytes: &[u8]) -> io::Result<File> {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let mut file = File::from(memfd_create("path-table", flags)?);
-    file.write_all(bytes)?;
-    // Old kernels know fewer seals; without them the table is merely not protected from bugs.
-    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
-    if let Err(error) = fcntl_add_seals(&file, seals) {
-        tracing::debug!(%error, "path table in memory not sealed");
     }
     Ok(file)
 }

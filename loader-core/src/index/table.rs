@@ -20,6 +20,7 @@ use super::format::{
 };
 use super::report::ScanReport;
 use crate::dataset::Fingerprint;
+use crate::shm::sealed_file;
 
 /// Why a path table could not be opened, read or made.
 #[derive(Debug, thiserror::Error)]
@@ -157,7 +158,7 @@ impl PathTable {
     /// A table that exists in memory only, mapped by whoever holds its descriptor.
     pub(crate) fn in_memory(bytes: &[u8]) -> Result<Self, TableError> {
         let path = PathBuf::from("(in memory)");
-        match cache::memory_file(bytes) {
+        match sealed_file("path-table", bytes) {
             Ok(file) => Self::map(file, path),
             Err(source) => Err(TableError::Io { path, source }),
         }

@@ -6,15 +6,19 @@ use std::io::{self, Write};
 use memmap2::Mmap;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
 
+/// Not `WRITE`: before Linux 6.7 a file with that seal can't be mapped shared, even to be read.
 const SEALS: SealFlags =
-    SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::WRITE).union(SealFlags::SEAL);
+    SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::FUTURE_WRITE).union(SealFlags::SEAL);
 
-/// A file that exists in memory only and holds those bytes for ever.
+/// A file that exists in memory only and can't be changed any more.
 pub(crate) fn sealed_file(name: &str, bytes: &[u8]) -> io::Result<File> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let mut file = File::from(memfd_create(name, flags)?);
     file.write_all(bytes)?;
-    fcntl_add_seals(&file, SEALS)?;
+    // Kernels before 5.1 don't know all of them; without, the file is merely not protected from bugs.
+    if let Err(error) = fcntl_add_seals(&file, SEALS) {
+        tracing::debug!(%error, name, "a file in memory is not sealed");
+    }
     Ok(file)
 }
 
@@ -23,7 +27,8 @@ pub(crate) fn map_sealed(file: &File) -> io::Result<Mmap> {
     if !fcntl_get_seals(file)?.contains(SEALS) {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a file that is not sealed"));
     }
-    // SAFETY: the seals, which can't be taken off, bar everyone from changing bytes or length.
+    // SAFETY: the seals, which can't be taken off, bar everyone from changing bytes or length, but
+    // through a writable map that was there before them; `sealed_file` makes none.
     unsafe { Mmap::map(file) }
 }
 
