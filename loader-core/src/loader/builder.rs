@@ -270,10 +270,9 @@ impl<D: Dataset> DataLoaderBuilder<D> {
             pool.set_control(Arc::clone(control));
         }
         let batches = pool.batches();
-        let tracker =
-            Tracker::new(sampler.clone(), batches, batch_size, self.drop_last, self.policy);
+        let tracker = Tracker::new(sampler, batches, batch_size, self.drop_last, self.policy);
         let (policy, tracker) = (self.policy, Arc::new(tracker));
-        Ok(DataLoader { dataset, sampler, pool, policy, tracker, _workers: workers })
+        Ok(DataLoader { dataset, pool, policy, tracker, _workers: workers })
     }
 }
 

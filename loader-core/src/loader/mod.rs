@@ -25,7 +25,6 @@ pub use self::share::{OpenBatch, OpenField, ShareError, SharedBatch};
 pub use self::state::{Difference, LoaderState, ResumeError, StateError};
 use self::state::{Progress, Tracker};
 use crate::dataset::Dataset;
-use crate::sampler::Sampler;
 use crate::worker::{Control, Crew};
 
 /// What happens when a sample can't be made.
@@ -87,7 +86,6 @@ pub enum ErrorPolicy {
 /// ```
 pub struct DataLoader<D: Dataset> {
     dataset: Arc<D>,
-    sampler: Sampler,
     pool: Arc<Pool>,
     policy: ErrorPolicy,
     tracker: Arc<Tracker>,
@@ -114,8 +112,7 @@ impl<D: Dataset> DataLoader<D> {
 
     /// Samples that an epoch of this rank gives, without those that `drop_last` leaves out.
     pub fn samples(&self) -> u64 {
-        let full = self.len() * self.pool.batch_size();
-        full.min(self.sampler.len())
+        self.pool.samples()
     }
 
     /// The dataset.

@@ -137,6 +137,10 @@ impl Pool {
         self.plan.samples.div_ceil(self.plan.batch_size)
     }
 
+    pub(super) fn samples(&self) -> u64 {
+        self.plan.samples
+    }
+
     pub(super) fn batch_size(&self) -> u64 {
         self.plan.batch_size
     }
@@ -215,7 +219,7 @@ impl Pool {
         epoch: u64,
     ) -> Result<Option<Ready>, LoadError> {
         let asked = Instant::now();
-        let mut watch = Watch::start(&self.arena, self.plan.timeout);
+        let mut watch = None;
         loop {
             let seen = self.arena.ready_word();
             let mut guard = self.lock();
@@ -250,6 +254,9 @@ impl Pool {
                 }
                 if state.lent.is_empty() { left } else { left.min(REAP_AFTER) }
             } else {
+                // Not before there is a wait: most batches are there when they are asked for.
+                let start = || Watch::start(&self.arena, self.plan.timeout);
+                let watch = watch.get_or_insert_with(start);
                 match watch.look(&self.arena, &self.locate) {
                     Verdict::Wait(timeout) => timeout,
                     Verdict::Stalled(stall) => match (self.control(), stall.worker) {

@@ -68,12 +68,12 @@ impl Watch {
     pub(super) fn start(arena: &Arena, timeout: Option<Duration>) -> Self {
         let now = now();
         let (tell_at, tell_after) = (now + TOLD_AFTER, TOLD_AFTER);
-        Self { timeout, tell_at, tell_after, done: done(arena), changed: now }
+        Self { timeout, tell_at, tell_after, done: arena.done(), changed: now }
     }
 
     pub(super) fn look(&mut self, arena: &Arena, locate: &Locate) -> Verdict {
         let now = now();
-        let done = done(arena);
+        let done = arena.done();
         if done != self.done {
             (self.done, self.changed) = (done, now);
         }
@@ -120,10 +120,6 @@ impl Watch {
             }
         }
     }
-}
-
-fn done(arena: &Arena) -> u64 {
-    (0..arena.workers() as WorkerId).map(|worker| arena.desk(worker).done()).sum()
 }
 
 fn located(stall: Stall, locate: &Locate) -> Stall {

@@ -163,6 +163,11 @@ impl Arena {
         Desk { words: &self.board.words, at }
     }
 
+    /// Samples that all workers have finished, whatever came of them.
+    pub(crate) fn done(&self) -> u64 {
+        (0..self.workers as WorkerId).map(|worker| self.desk(worker).done()).sum()
+    }
+
     /// Reserves the memory of a slot, after which it may be opened.
     pub(crate) fn reserve(&self, slot: u32) -> Result<(), MemoryError> {
         let at = self.slot_at(slot);

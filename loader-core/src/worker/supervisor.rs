@@ -363,7 +363,7 @@ impl Supervisor {
         lost: Vec<String>,
         how: &str,
     ) -> Result<(), Over> {
-        let done = (0..self.arena.workers()).map(|w| self.arena.desk(w as WorkerId).done()).sum();
+        let done = self.arena.done();
         if done != self.done {
             self.done = done;
             self.fruitless = 0;
