@@ -113,6 +113,7 @@ fn a_stopped_worker_is_replaced() {
     let expected = undisturbed(dataset.clone(), 1);
     let builder = dataset.loader().workers(Workers::processes(2));
     let loader = builder.timeout(Duration::from_secs(1)).build().unwrap();
+    wait_until("all workers", || loader.worker_pids().len() == 2);
     for pid in loader.worker_pids() {
         kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::STOP).unwrap();
     }
