@@ -3,6 +3,7 @@
 
 use serde::Deserialize;
 
+use super::ImageScratch;
 use super::affine::Motion;
 use super::augment::{self, CHOICES, Choice, Space};
 use super::filter::{Blur, Filter};
@@ -10,11 +11,9 @@ use super::geometry::Rect;
 use super::levels::Levels;
 use super::ops::*;
 use super::params::Adjust;
-use super::pillow_tests::{Pixels, Summary, pattern, samples, stored};
+use super::pillow_tests::{Pixels, Summary, made, pattern, samples, stored};
 use super::plan::Plan;
-use super::{ImageScratch, Transform};
 use crate::dataset::Sample;
-use crate::field::DType;
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -102,26 +101,16 @@ fn add(plan: &mut Plan, step: &Given) {
     }
 }
 
-/// What the steps make of the test image, as interleaved RGB.
-fn made(case: &Case, scratch: &mut ImageScratch) -> Vec<u8> {
-    let size = case.image;
-    let mut plan = Plan::default();
-    plan.start(size.0, size.1);
-    for step in &case.steps {
-        add(&mut plan, step);
+impl Case {
+    /// What its steps make of the test image, brought to its levels.
+    fn made(&self, scratch: &mut ImageScratch) -> Vec<u8> {
+        let ((w, h), (low, high)) = (self.image, self.levels);
+        let image = pattern(w, h)
+            .into_iter()
+            .map(|v| (low + u64::from(v) * (high - low) / 255) as u8)
+            .collect();
+        made(self.image, image, &self.steps, add, scratch)
     }
-    plan.finish(size, &[]);
-    let (w, h) = plan.size();
-    let pipeline = Transform::new().resize((h, w)).to(DType::U8, Layout::Nhwc).compile().unwrap();
-    let (low, high) = case.levels;
-    scratch.image = pattern(size.0, size.1)
-        .into_iter()
-        .map(|v| (low + u64::from(v) * (high - low) / 255) as u8)
-        .collect();
-    let width = pipeline.apply(&plan, size, scratch).unwrap();
-    let mut out = vec![0; (w * h * 3) as usize];
-    pipeline.write(&mut plan, scratch, width, &mut out).unwrap();
-    out
 }
 
 #[test]
@@ -131,7 +120,7 @@ fn augmented_pixels_are_pillows_exactly_and_blurred_ones_within_one_level() {
     for case in stored::<Vec<Case>>("augmented.json") {
         let blurs = case.steps.iter().any(|step| matches!(step, Given::Blur(_)));
         let what = format!("{:?} {:?} {:?}", case.image, case.levels, case.steps);
-        case.expected.assert_within(u8::from(blurs), &made(&case, &mut scratch), &what);
+        case.expected.assert_within(u8::from(blurs), &case.made(&mut scratch), &what);
         cases += 1;
         blurred += usize::from(blurs);
     }

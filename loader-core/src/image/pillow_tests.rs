@@ -146,22 +146,33 @@ fn add(plan: &mut Plan, step: &GivenStep) {
     }
 }
 
-/// What the steps make of the test image, as interleaved RGB.
-fn made(case: &PixelCase, scratch: &mut ImageScratch) -> Vec<u8> {
-    let size = case.image;
+/// What the steps that `add` plans make of an image, as interleaved RGB.
+pub(super) fn made<S>(
+    size: (u32, u32),
+    image: Vec<u8>,
+    steps: &[S],
+    add: impl Fn(&mut Plan, &S),
+    scratch: &mut ImageScratch,
+) -> Vec<u8> {
     let mut plan = Plan::default();
     plan.start(size.0, size.1);
-    for step in &case.steps {
-        add(&mut plan, step);
-    }
+    steps.iter().for_each(|step| add(&mut plan, step));
     plan.finish(size, &[]);
     let (w, h) = plan.size();
     let pipeline = Transform::new().resize((h, w)).to(DType::U8, Layout::Nhwc).compile().unwrap();
-    scratch.image = pattern(size.0, size.1);
+    scratch.image = image;
     let width = pipeline.apply(&plan, size, scratch).unwrap();
     let mut out = vec![0; (w * h * 3) as usize];
     pipeline.write(&mut plan, scratch, width, &mut out).unwrap();
     out
+}
+
+impl PixelCase {
+    /// What its steps make of the test image.
+    fn made(&self, scratch: &mut ImageScratch) -> Vec<u8> {
+        let (w, h) = self.image;
+        made(self.image, pattern(w, h), &self.steps, add, scratch)
+    }
 }
 
 #[test]
@@ -177,7 +188,7 @@ fn resize_and_crop_are_pillows_within_one_level() {
         };
         let limit = if interpolation == Interpolation::Nearest { 0 } else { 1 };
         let what = format!("{:?} {:?}", case.image, case.steps);
-        let out = made(&case, &mut scratch);
+        let out = case.made(&mut scratch);
         case.expected.assert_within(limit, &out, &what);
         let differences = case.expected.differences(&out);
         sum += differences.iter().map(|&d| u64::from(d)).sum::<u64>();
@@ -196,7 +207,7 @@ fn colour_padding_and_flips_are_pillows_exactly() {
     for case in stored::<Vec<PixelCase>>("pixels.json") {
         if !case.steps.iter().any(|s| matches!(s, GivenStep::Resize(_))) {
             let what = format!("{:?} {:?}", case.image, case.steps);
-            case.expected.assert_within(0, &made(&case, &mut scratch), &what);
+            case.expected.assert_within(0, &case.made(&mut scratch), &what);
             cases += 1;
         }
     }

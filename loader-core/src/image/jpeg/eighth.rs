@@ -567,26 +567,10 @@ fn color(y: u8, b: u8, r: u8) -> [u8; 3] {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-    use std::path::Path;
-
     use proptest::prelude::*;
 
     use super::*;
-    use crate::image::jpeg::{File, Scratch};
-
-    fn files() -> Vec<(String, Vec<u8>)> {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pillow/jpegs");
-        let mut files: Vec<_> = fs::read_dir(folder)
-            .unwrap()
-            .map(|entry| entry.unwrap().path())
-            .map(|path| {
-                (path.file_stem().unwrap().to_string_lossy().into_owned(), fs::read(path).unwrap())
-            })
-            .collect();
-        files.sort();
-        files
-    }
+    use crate::image::jpeg::{File, Scratch, stored_files};
 
     fn whole(bytes: &[u8]) -> Option<Rect> {
         let (w, h) = Header::of(bytes).size()?;
@@ -638,7 +622,7 @@ mod tests {
             "garbage_between_segments",
             "exif_uncalibrated",
         ] {
-            let bytes = files().into_iter().find(|f| f.0 == name).unwrap().1;
+            let bytes = stored_files().into_iter().find(|f| f.0 == name).unwrap().1;
             let (made, rgb) = eighth(&bytes, whole(&bytes).unwrap(), 0).expect(name);
             let expected = means(&bytes);
             for (got, mean) in inner(made, &rgb).zip(inner(made, &expected)) {
@@ -652,7 +636,7 @@ mod tests {
     #[test]
     fn each_pixel_is_libjpegs_at_an_eighth() {
         let mut compared = 0;
-        for (name, bytes) in files() {
+        for (name, bytes) in stored_files() {
             let Some((made, rgb)) = whole(&bytes).and_then(|all| eighth(&bytes, all, 0)) else {
                 continue;
             };
@@ -674,7 +658,7 @@ mod tests {
 
     #[test]
     fn rows_are_the_same_whichever_are_wanted() {
-        for (name, bytes) in files() {
+        for (name, bytes) in stored_files() {
             let Some((made, all)) = whole(&bytes).and_then(|all| eighth(&bytes, all, 0)) else {
                 continue;
             };
@@ -700,7 +684,7 @@ mod tests {
             flips in prop::collection::vec((any::<prop::sample::Index>(), 0u8..8), 0..8),
         ) {
             thread_local! {
-                static FILES: Vec<(String, Vec<u8>)> = files();
+                static FILES: Vec<(String, Vec<u8>)> = stored_files();
             }
             let (name, mut bytes) = FILES.with(|files| file.get(files).clone());
             bytes.truncate(2 + cut.index(bytes.len() * 3));

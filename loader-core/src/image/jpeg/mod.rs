@@ -123,3 +123,18 @@ impl Frame {
         Some(Self { kind, size: (side(w1, w0), side(h1, h0)), components })
     }
 }
+
+/// The stored JPEG files by name, in the order of their names.
+#[cfg(test)]
+fn stored_files() -> Vec<(String, Vec<u8>)> {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pillow/jpegs");
+    let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> = paths
+        .map(|path| {
+            let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+            (name, std::fs::read(path).unwrap())
+        })
+        .collect();
+    files.sort();
+    files
+}

@@ -89,24 +89,15 @@ fn inverted(ink: u8, black: u8) -> u8 {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-    use std::path::Path;
-
     use proptest::prelude::*;
 
     use super::*;
+    use crate::image::jpeg::stored_files;
 
     /// All JPEG files that can be decoded, by name.
     fn files() -> Vec<(String, Vec<u8>)> {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pillow/jpegs");
-        let mut files: Vec<_> = fs::read_dir(folder)
-            .unwrap()
-            .map(|entry| entry.unwrap().path())
-            .map(|path| (path.file_stem().unwrap().to_string_lossy().into_owned(), path))
-            .filter(|(name, _)| !name.starts_with("bad_"))
-            .map(|(name, path)| (name, fs::read(path).unwrap()))
-            .collect();
-        files.sort();
+        let mut files = stored_files();
+        files.retain(|(name, _)| !name.starts_with("bad_"));
         assert!(files.len() > 70, "{}", files.len());
         files
     }
