@@ -8,10 +8,8 @@ use rustix::thread::futex::{self, Flags, Timespec};
 
 /// Returns once `word` may have changed from `seen`, or after the timeout. May return early.
 pub(super) fn wait(word: &AtomicU32, seen: u32, timeout: Option<Duration>) {
-    let timeout = timeout.map(|t| Timespec {
-        tv_sec: t.as_secs().min(i64::MAX as u64) as i64,
-        tv_nsec: t.subsec_nanos().into(),
-    });
+    // What does not fit is longer than anybody waits.
+    let timeout = timeout.and_then(|t| Timespec::try_from(t).ok());
     // Every outcome (woken, changed, interrupted, timed out) means: look again.
     let _ = futex::wait(word, Flags::empty(), seen, timeout.as_ref());
 }

@@ -400,10 +400,8 @@ pub(super) fn how_ended(server: Pid) -> String {
 
 /// Waits until the server has something to tell. False where the time is over.
 fn wait(control: &Control, timeout: Option<Duration>) -> bool {
-    let timeout = timeout.map(|t| Timespec {
-        tv_sec: t.as_secs().min(i64::MAX as u64) as i64,
-        tv_nsec: t.subsec_nanos().into(),
-    });
+    // What does not fit is longer than anybody waits.
+    let timeout = timeout.and_then(|t| Timespec::try_from(t).ok());
     let mut fds = [PollFd::new(&control.socket, PollFlags::IN)];
     matches!(poll(&mut fds, timeout.as_ref()), Ok(n) if n > 0)
 }
