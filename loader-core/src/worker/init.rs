@@ -8,9 +8,9 @@ use rustix::process::{Pid, getpid};
 
 use super::job::{DescribedJob, JobFiles};
 use super::registry::Registry;
-use super::supervisor::{StartError, WorkerError, how_ended};
+use super::supervisor::{WorkerError, how_ended};
 use super::sys::{self, Forked};
-use super::{server, wire};
+use super::{StartWorkersError, server, wire};
 
 /// Why worker processes can't be made ready.
 #[derive(Debug, thiserror::Error)]
@@ -56,14 +56,14 @@ impl ForkServer {
         job: &DescribedJob,
         socket: OwnedFd,
         files: &JobFiles,
-    ) -> Result<(), StartError> {
+    ) -> Result<(), StartWorkersError> {
         let mut fds = vec![socket.as_fd()];
         fds.extend(files.borrowed());
         wire::send(self.control.as_fd(), job, &fds).map_err(|error| match error.kind() {
             io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
-                StartError::Worker(WorkerError::ServerGone { how: how_ended(self.pid) })
+                WorkerError::ServerGone { how: how_ended(self.pid) }.into()
             }
-            _ => StartError::System(error),
+            _ => error.into(),
         })
     }
 }

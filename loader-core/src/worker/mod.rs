@@ -27,9 +27,9 @@ use job::DescribedJob;
 #[cfg(any(test, fuzzing))]
 pub(crate) use job::fuzz_job;
 pub use registry::Registry;
+use supervisor::Processes;
 pub use supervisor::WorkerError;
 pub(crate) use supervisor::{Batches, Control};
-use supervisor::{Processes, StartError};
 use threads::Threads;
 
 use crate::dataset::{Recipe, RecipeError};
@@ -159,15 +159,6 @@ pub enum StartWorkersError {
     /// The system refused.
     #[error("starting workers: {0}")]
     System(#[from] std::io::Error),
-}
-
-impl From<StartError> for StartWorkersError {
-    fn from(error: StartError) -> Self {
-        match error {
-            StartError::System(error) => Self::System(error),
-            StartError::Worker(error) => Self::Worker(error),
-        }
-    }
 }
 
 /// Running workers; dropping it ends them.

@@ -17,7 +17,7 @@ use super::events::{End, Event, Order};
 use super::init::ForkServer;
 use super::job::{DescribedJob, JobFiles};
 use super::running::{Run, Running};
-use super::wire;
+use super::{StartWorkersError, wire};
 use crate::shm::{Arena, WorkerId};
 
 /// A stopped process is replaced after this, or the loader's timeout if that is shorter.
@@ -139,7 +139,7 @@ impl Processes {
         arena: Arc<Arena>,
         batches: Arc<dyn Batches>,
         stopped_for: Option<Duration>,
-    ) -> Result<Self, StartError> {
+    ) -> Result<Self, StartWorkersError> {
         let (socket, theirs) = wire::pair()?;
         server.send(job, theirs, files)?;
         let processes = job.processes;
@@ -170,7 +170,7 @@ impl Processes {
         while !supervisor.ready.contains(&true) {
             match supervisor.turn() {
                 Ok(()) => {}
-                Err(Over::Broken(error)) => return Err(StartError::Worker(error)),
+                Err(Over::Broken(error)) => return Err(error.into()),
                 Err(Over::Closed) => return Ok(started),
             }
         }
@@ -191,19 +191,6 @@ impl Drop for Processes {
         if self.supervisor.wait_for_end() > 0 {
             tracing::warn!("worker processes are killed but not gone yet");
         }
-    }
-}
-
-/// Why worker processes were not started.
-#[derive(Debug)]
-pub(super) enum StartError {
-    System(io::Error),
-    Worker(WorkerError),
-}
-
-impl From<io::Error> for StartError {
-    fn from(error: io::Error) -> Self {
-        Self::System(error)
     }
 }
 
