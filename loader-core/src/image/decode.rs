@@ -232,12 +232,12 @@ impl<'a> Source<'a> {
     ) -> Result<Rect, SampleError> {
         let whole = Rect::whole(scaled(self.stored.0, scale), scaled(self.stored.1, scale));
         let made = match self.decoder {
-            Decoder::Jpeg { file, bytes, header } => {
+            Decoder::Jpeg { mut file, bytes, header } => {
                 let upright =
                     if turns(self.orientation) { (whole.h, whole.w) } else { (whole.w, whole.h) };
                 let wanted = turned(wanted, upright, self.orientation);
                 let eighth = match scale {
-                    1 => jpeg::eighth::read(bytes, &header, wanted, rgb, spare),
+                    1 => file.read_eighth(bytes, &header, wanted, rgb, spare),
                     _ => None,
                 };
                 match eighth {

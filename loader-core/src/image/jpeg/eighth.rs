@@ -1,297 +1,46 @@
 //! Files at an eighth of their size, faster than entropy decoding takes.
 //!
 //! Of each block of 8x8 samples that needs the average only, the first coefficient of 64. The others have
-//! to be stepped over, but nobody asks for their values: a table tells for the next 12 bits of the file
-//! how many whole coefficients they hold. That is several times as fast as to decode them. Colour that is
+//! to be stepped over, but nobody asks for their values. Colour that is
 //! stored at half the resolution keeps it: its blocks give two averages a direction, from the first
 //! coefficients.
 //!
 //! This is for the files that cameras write: baseline, one scan, grey or YCbCr. All others, and damaged
 //! ones, are left to the decoder.
 
+use super::huffman::{Ac, Bits, Definition, Scratch};
 use super::{Header, Segment, segments};
 use crate::image::decode::{room, scaled};
 use crate::image::geometry::Rect;
-
-/// Bits that are looked up at once.
-const LOOK: u32 = 12;
 
 /// The coefficients in zigzag order of which half-resolution colour is made.
 const RIGHT: usize = 1;
 const DOWN: usize = 2;
 const BOTH: usize = 4;
 
-/// A Huffman table.
-struct Huffman {
-    /// For the next bits: a code's length in the high half, its symbol in the low one; 0 where the code
-    /// is longer.
-    short: Box<[u16; 1 << LOOK]>,
-    /// By length, the first 16 bits beyond those that begin with a code of that length.
-    ends: [u32; 17],
-    /// What to add to a code of a length to get its place among the symbols.
-    offsets: [i32; 17],
-    symbols: Vec<u8>,
-    /// For the next bits, which coefficients begin and end in them.
-    steps: Box<[Step; 1 << LOOK]>,
-}
-
-/// Coefficients of the file that are stepped over at once.
-#[derive(Clone, Copy, Default)]
-struct Step {
-    /// 0 where not even one ends within the bits.
-    bits: u8,
-    /// Coefficients of the block before the last symbol of the step, and with it.
-    before: u8,
-    advance: u8,
-    /// The last symbol ends the block.
-    end: bool,
-}
-
-impl Huffman {
-    /// Of a segment's table, whose first byte was taken.
-    fn of(counts: &[u8; 16], symbols: &[u8]) -> Option<Self> {
-        let mut table = Self {
-            short: Box::new([0; 1 << LOOK]),
-            ends: [0; 17],
-            offsets: [0; 17],
-            symbols: symbols.to_vec(),
-            steps: Box::new([Step::default(); 1 << LOOK]),
-        };
-        let (mut code, mut at) = (0u32, 0usize);
-        for (length, &count) in (1..=16u32).zip(counts) {
-            code <<= 1;
-            table.offsets[length as usize] = at as i32 - code as i32;
-            for _ in 0..count {
-                let symbol = *symbols.get(at)?;
-                if code >= 1 << length {
-                    return None;
-                }
-                if length <= LOOK {
-                    let first = (code << (LOOK - length)) as usize;
-                    let entry = (length as u16) << 8 | u16::from(symbol);
-                    table.short[first..first + (1 << (LOOK - length))].fill(entry);
-                }
-                code += 1;
-                at += 1;
-            }
-            table.ends[length as usize] = code << (16 - length);
+/// Reads a block's slopes to the right, down and both, and steps over the rest.
+#[inline(always)]
+fn slopes(bits: &mut Bits<'_>, ac: &Ac, factors: &[i32; 5]) -> Option<[i32; 3]> {
+    let mut first = [0i32; 5];
+    let mut at = 1;
+    while at <= BOTH {
+        let (symbol, value) = bits.symbol(ac.codes())?;
+        let (run, size) = (usize::from(symbol >> 4), symbol & 15);
+        if size == 0 && run != 15 {
+            at = 64;
+            break;
         }
-        Some(table)
-    }
-
-    /// Length and symbol of a code that is longer than what is looked up.
-    #[cold]
-    fn long(&self, window: Window) -> Option<(u32, u8)> {
-        let next = (window.buffer >> 48) as u32;
-        let length = (LOOK + 1..=16).find(|&length| next < self.ends[length as usize])?;
-        let code = (next >> (16 - length)) as i32;
-        let symbol = self.symbols.get((code + self.offsets[length as usize]) as usize)?;
-        Some((length, *symbol))
-    }
-
-    /// Prepares to step over coefficients.
-    fn with_steps(mut self) -> Self {
-        let single = self.short.map(Step::single);
-        for (look, step) in self.steps.iter_mut().enumerate() {
-            *step = single[look];
-            while step.bits > 0 && !step.end {
-                let next = single[(look << step.bits) & ((1 << LOOK) - 1)];
-                if next.bits == 0 || u32::from(step.bits + next.bits) > LOOK {
-                    break;
-                }
-                *step = Step {
-                    bits: step.bits + next.bits,
-                    before: step.advance,
-                    advance: step.advance + next.advance,
-                    end: next.end,
-                };
-            }
+        at += run;
+        if let (Some(slot), Some(factor)) = (first.get_mut(at), factors.get(at)) {
+            *slot = value.wrapping_mul(*factor);
         }
-        self
+        at += 1;
     }
-}
-
-impl Step {
-    fn single(entry: u16) -> Self {
-        let (length, symbol) = ((entry >> 8) as u8, entry as u8);
-        let (run, size) = (symbol >> 4, symbol & 15);
-        if length == 0 || u32::from(length + size) > LOOK {
-            return Self::default();
-        }
-        let end = size == 0 && run != 15;
-        Self { bits: length + size, before: 0, advance: if end { 0 } else { run + 1 }, end }
-    }
-}
-
-/// The bytes of a scan.
-struct Source<'a> {
-    bytes: &'a [u8],
-    at: usize,
-    /// Bits that were given beyond the last of the file.
-    padding: u32,
-}
-
-/// The next bits, from the highest down; there are `count`. It is apart from where they come from and
-/// goes by value, so that it stays in registers.
-#[derive(Clone, Copy, Default)]
-struct Window {
-    buffer: u64,
-    count: u32,
-}
-
-impl Window {
-    /// Makes sure of some bits, 56 at most.
-    #[inline(always)]
-    fn fill(self, bits: u32, source: &mut Source<'_>) -> Self {
-        if self.count >= bits {
-            return self;
-        }
-        if let Some(word) = source.bytes.get(source.at..).and_then(|rest| rest.first_chunk::<8>()) {
-            let word = u64::from_be_bytes(*word);
-            let low = 0x7f7f_7f7f_7f7f_7f7f;
-            // No byte of 255, which is stuffed or a marker.
-            if (word & low).wrapping_add(0x0101_0101_0101_0101) & word & !low == 0 {
-                source.at += ((63 - self.count) / 8) as usize;
-                return Self { buffer: self.buffer | word >> self.count, count: self.count | 56 };
-            }
-        }
-        self.fill_by_bytes(source)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn fill_by_bytes(mut self, source: &mut Source<'_>) -> Self {
-        while self.count < 56 {
-            let byte = match source.bytes.get(source.at..) {
-                Some([0xff, 0, ..]) => {
-                    source.at += 2;
-                    0xff
-                }
-                Some([byte, ..]) if *byte != 0xff => {
-                    source.at += 1;
-                    *byte
-                }
-                _ => {
-                    source.padding += 8;
-                    0
-                }
-            };
-            // What is there beyond `count` is the start of this byte.
-            self.buffer |= u64::from(byte) << (56 - self.count);
-            self.count += 8;
-        }
-        self
-    }
-
-    #[inline(always)]
-    fn look(self) -> usize {
-        (self.buffer >> (64 - LOOK)) as usize
-    }
-
-    #[inline(always)]
-    fn take(self, bits: u32) -> Self {
-        Self { buffer: self.buffer << bits, count: self.count - bits }
-    }
-}
-
-/// The bits of a scan, without what is stuffed between them.
-struct Bits<'a> {
-    source: Source<'a>,
-    window: Window,
-}
-
-impl<'a> Bits<'a> {
-    fn of(bytes: &'a [u8], at: usize) -> Self {
-        Self { source: Source { bytes, at, padding: 0 }, window: Window::default() }
-    }
-
-    /// A symbol and the value after it, whose length is the symbol's low half; together 31 bits at most.
-    #[inline(always)]
-    fn symbol(&mut self, table: &Huffman) -> Option<(u8, i32)> {
-        let mut window = self.window.fill(31, &mut self.source);
-        let entry = table.short[window.look()];
-        let symbol = if entry == 0 {
-            let (length, symbol) = table.long(window)?;
-            window = window.take(length);
-            symbol
-        } else {
-            window = window.take(u32::from(entry >> 8));
-            entry as u8
-        };
-        let size = u32::from(symbol & 15);
-        // In two shifts, since there is none by 64.
-        let value = (window.buffer >> 1 >> (63 - size)) as i32;
-        // Values that begin with a 0 are negative.
-        let negative = (!window.buffer as i64 >> 63) as i32;
-        self.window = window.take(size);
-        Some((symbol, value + (negative & (1 - (1 << size)))))
-    }
-
-    /// Steps over the rest of a block, from coefficient `at` on.
-    #[inline(always)]
-    fn skip(&mut self, table: &Huffman, mut at: usize) -> Option<()> {
-        while at < 64 {
-            let window = self.window.fill(LOOK, &mut self.source);
-            let step = table.steps[window.look()];
-            // The last symbol may end the block, but none before it.
-            if step.bits > 0 && at + usize::from(step.before) < 64 {
-                self.window = window.take(step.bits.into());
-                at += usize::from(step.advance);
-                if step.end {
-                    return Some(());
-                }
-            } else {
-                self.window = window;
-                let (symbol, _) = self.symbol(table)?;
-                match symbol {
-                    0xf0 => at += 16,
-                    _ if symbol & 15 == 0 => return Some(()),
-                    _ => at += usize::from(symbol >> 4) + 1,
-                }
-            }
-        }
-        (at == 64).then_some(())
-    }
-
-    /// Reads a block's slopes to the right, down and both, and steps over the rest.
-    #[inline(always)]
-    fn slopes(&mut self, ac: &Huffman, factors: &[i32; 5]) -> Option<[i32; 3]> {
-        let mut first = [0i32; 5];
-        let mut at = 1;
-        while at <= BOTH {
-            let (symbol, value) = self.symbol(ac)?;
-            let (run, size) = (usize::from(symbol >> 4), symbol & 15);
-            if size == 0 && run != 15 {
-                at = 64;
-                break;
-            }
-            at += run;
-            if let (Some(slot), Some(factor)) = (first.get_mut(at), factors.get(at)) {
-                *slot = value.wrapping_mul(*factor);
-            }
-            at += 1;
-        }
-        self.skip(ac, at)?;
-        // The mean of cos((2x + 1) pi / 16) for x in 0..4, times the square root of two, in 16 bits; and
-        // that squared: so much of a slope is in the mean of each half, in units of an average.
-        let part = |slope: i32, share: i64| ((i64::from(slope) * share) >> 16) as i32;
-        Some([part(first[RIGHT], 59_384), part(first[DOWN], 59_384), part(first[BOTH], 53_810)])
-    }
-
-    /// False where more was taken than the file has.
-    fn enough(&self) -> bool {
-        self.source.padding <= self.window.count
-    }
-
-    /// Goes on after a restart marker, which must be the next thing.
-    fn restart(&mut self, number: u8) -> Option<()> {
-        let Source { bytes, at, padding } = self.source;
-        let left = self.window.count.checked_sub(padding)?;
-        let marker = [0xff, 0xd0 + number % 8];
-        (left < 8 && bytes.get(at..)?.starts_with(&marker)).then_some(())?;
-        *self = Self::of(bytes, at + 2);
-        Some(())
-    }
+    bits.skip(ac, at)?;
+    // The mean of cos((2x + 1) pi / 16) for x in 0..4, times the square root of two, in 16 bits; and
+    // that squared: so much of a slope is in the mean of each half, in units of an average.
+    let part = |slope: i32, share: i64| ((i64::from(slope) * share) >> 16) as i32;
+    Some([part(first[RIGHT], 59_384), part(first[DOWN], 59_384), part(first[BOTH], 53_810)])
 }
 
 /// A component of the image.
@@ -312,8 +61,8 @@ struct Scan<'a> {
     components: Vec<Component>,
     /// The first five values in zigzag order.
     quantisation: [Option<[i32; 5]>; 4],
-    dc: [Option<Huffman>; 4],
-    ac: [Option<Huffman>; 4],
+    dc: [Option<Definition>; 4],
+    ac: [Option<Definition>; 4],
     restart: usize,
     size: (u32, u32),
     bytes: &'a [u8],
@@ -324,12 +73,11 @@ impl<'a> Scan<'a> {
         let frame = header.frame?;
         (matches!(frame.kind, 0xc0 | 0xc1) && matches!(frame.components, 1 | 3)).then_some(())?;
         let size = header.size()?;
-        let none = || [const { None }; 4];
         let mut scan = Self {
             components: Vec::new(),
             quantisation: [None; 4],
-            dc: none(),
-            ac: none(),
+            dc: [const { None }; 4],
+            ac: [const { None }; 4],
             restart: 0,
             size,
             bytes: &[],
@@ -380,11 +128,12 @@ impl<'a> Scan<'a> {
             let (counts, rest) = rest.split_first_chunk::<16>()?;
             let len = counts.iter().map(|&n| usize::from(n)).sum();
             let (symbols, rest) = rest.split_at_checked(len)?;
-            let table = Huffman::of(counts, symbols)?;
+            let mut table = Definition { counts: *counts, ..Definition::EMPTY };
+            table.symbols.get_mut(..len)?.copy_from_slice(symbols);
             let number = usize::from(kind & 15);
             match kind >> 4 {
                 0 => *self.dc.get_mut(number)? = Some(table),
-                _ => *self.ac.get_mut(number)? = Some(table.with_steps()),
+                _ => *self.ac.get_mut(number)? = Some(table),
             }
             content = rest;
         }
@@ -427,12 +176,13 @@ impl<'a> Scan<'a> {
 
 /// Makes at least what is `wanted` of the file at an eighth of its size in the start of `rgb`, and gives
 /// the place of what it made; `None` where the decoder has to do that.
-pub(in crate::image) fn read(
+pub(super) fn read(
     bytes: &[u8],
     header: &Header<'_>,
     wanted: Rect,
     rgb: &mut Vec<u8>,
     spare: &mut Vec<u8>,
+    scratch: &mut Scratch,
 ) -> Option<Rect> {
     let Scan { mut components, quantisation, dc, ac, restart, size, bytes } =
         Scan::of(bytes, header)?;
@@ -446,7 +196,12 @@ pub(in crate::image) fn read(
     let out = room(rgb, made.pixels() * 3);
     let end = (wanted.y + wanted.h) as usize;
 
-    let mut bits = Bits::of(bytes, 0);
+    let (tables, chunk) = scratch.parts();
+    for component in &components {
+        tables.define_dc(component.dc, dc.get(component.dc)?.as_ref()?)?;
+        tables.define_ac(component.ac, ac.get(component.ac)?.as_ref()?)?;
+    }
+    let mut bits = Bits::of(bytes, 0, chunk);
     let mut done = 0;
     let rows = room(spare, stride * unit_h * components.len());
     for row in 0..end.div_ceil(unit_h) {
@@ -456,12 +211,12 @@ pub(in crate::image) fn read(
                 components.iter_mut().for_each(|c| c.last = 0);
             }
             done += 1;
+            bits.start_unit();
             for (component, rows) in
                 components.iter_mut().zip(rows.chunks_exact_mut(stride * unit_h))
             {
                 let factors = quantisation.get(usize::from(component.quantisation))?.as_ref()?;
-                let dc = dc.get(component.dc)?.as_ref()?;
-                let ac = ac.get(component.ac)?.as_ref()?;
+                let (dc, ac) = (tables.dc(component.dc)?, tables.ac(component.ac)?);
                 for y in 0..component.blocks.1 {
                     for x in 0..component.blocks.0 {
                         let (size, difference) = bits.symbol(dc)?;
@@ -475,7 +230,7 @@ pub(in crate::image) fn read(
                             bits.skip(ac, 1)?;
                             rows[at] = sample(average);
                         } else {
-                            let slopes = bits.slopes(ac, factors)?;
+                            let slopes = slopes(&mut bits, ac, factors)?;
                             half(average, slopes, component.samples, &mut rows[at..], stride);
                         }
                     }
@@ -570,7 +325,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::image::jpeg::{File, Scratch, stored_files};
+    use crate::image::jpeg::{File, Scratch, huffman, stored_files};
 
     fn whole(bytes: &[u8]) -> Option<Rect> {
         let (w, h) = Header::of(bytes).size()?;
@@ -579,7 +334,8 @@ mod tests {
 
     fn eighth(bytes: &[u8], wanted: Rect, old: u8) -> Option<(Rect, Vec<u8>)> {
         let (mut rgb, mut spare) = (vec![old; 1 << 12], vec![old; 1 << 12]);
-        let made = read(bytes, &Header::of(bytes), wanted, &mut rgb, &mut spare)?;
+        let mut huffman = huffman::Scratch::default();
+        let made = read(bytes, &Header::of(bytes), wanted, &mut rgb, &mut spare, &mut huffman)?;
         rgb.truncate(made.pixels() * 3);
         Some((made, rgb))
     }

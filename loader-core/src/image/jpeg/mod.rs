@@ -1,6 +1,7 @@
 //! JPEG: what its headers tell, and the decoder of this build, [`File`].
 
-pub(super) mod eighth;
+mod eighth;
+mod huffman;
 #[cfg(feature = "libjpeg-turbo")]
 mod turbo;
 #[cfg(not(feature = "libjpeg-turbo"))]
@@ -10,6 +11,42 @@ mod zune;
 pub(super) use turbo::{File, Scratch};
 #[cfg(not(feature = "libjpeg-turbo"))]
 pub(super) use zune::{File, Scratch};
+
+use super::geometry::Rect;
+
+impl File<'_> {
+    /// Makes at least what is `wanted` of the file at an eighth of its size in the start of `rgb`, and gives
+    /// the place of what it made; `None` where only `read` can do that.
+    pub(super) fn read_eighth(
+        &mut self,
+        bytes: &[u8],
+        header: &Header<'_>,
+        wanted: Rect,
+        rgb: &mut Vec<u8>,
+        spare: &mut Vec<u8>,
+    ) -> Option<Rect> {
+        eighth::read(bytes, header, wanted, rgb, spare, self.huffman())
+    }
+}
+
+/// Where the coefficient of that number in zigzag order (ITU-T T.81, figure 5) has its place in a block.
+const fn natural_order(zigzag: usize) -> u8 {
+    // Along diagonals, whose direction changes.
+    let (mut x, mut y, mut left) = (0i32, 0i32, zigzag);
+    while left > 0 {
+        let up = (x + y) % 2 == 0;
+        (x, y) = match (up, x, y) {
+            (true, 7, _) => (x, y + 1),
+            (true, _, 0) => (x + 1, y),
+            (true, ..) => (x + 1, y - 1),
+            (false, _, 7) => (x + 1, y),
+            (false, 0, _) => (x, y + 1),
+            (false, ..) => (x - 1, y + 1),
+        };
+        left -= 1;
+    }
+    (y * 8 + x) as u8
+}
 
 /// A segment of a file: its marker's last byte, where it starts, and what follows its length.
 struct Segment<'a> {

@@ -2,8 +2,10 @@
 //! looks at, and detail that scaling would average away.
 
 mod ffi;
+mod scan;
 
-use super::Header;
+use self::ffi::Rows;
+use super::{Header, huffman};
 use crate::image::decode::{room, scaled};
 use crate::image::geometry::Rect;
 
@@ -41,6 +43,11 @@ impl<'a> File<'a> {
         Some((header.width, header.height))
     }
 
+    /// What is kept for those who read the scan themselves.
+    pub(super) fn huffman(&mut self) -> &mut huffman::Scratch {
+        self.opened.huffman()
+    }
+
     /// The scales in eighths that `read` has fast code for.
     pub(in crate::image) fn scales(&self, _: &[u8], _: &Header<'_>) -> &'static [u32] {
         if self.lossless { &[] } else { &[1, 2, 4] }
@@ -64,15 +71,20 @@ impl<'a> File<'a> {
         let right = width.min(wanted.x + wanted.w + header.max_h);
         let columns = (right - left < width).then_some((left, right - left));
         let channels = if header.components == 4 { 4 } else { 3 };
-        let started = self.opened.start(scale, channels, columns)?;
-        let made = Rect { x: started.x, w: started.width, ..wanted };
-        let pixels = made.pixels();
-        if channels == 3 {
-            started.rows(wanted.y, wanted.h, room(rgb, pixels * 3))?;
-        } else {
-            let cmyk = room(spare, pixels * 4);
-            started.rows(wanted.y, wanted.h, cmyk)?;
-            let rgb = room(rgb, pixels * 3).as_chunks_mut::<3>().0;
+        let (mut opened, mut plainly) = (self.opened, self.lossless);
+        let made = loop {
+            let started = opened.start(scale, channels, columns)?;
+            let made = Rect { x: started.x, w: started.width, ..wanted };
+            let out =
+                room(if channels == 3 { rgb } else { spare }, made.pixels() * channels as usize);
+            match started.rows(wanted.y, wanted.h, out, plainly)? {
+                Rows::Made => break made,
+                Rows::Again(again) => (opened, plainly) = (again, true),
+            }
+        };
+        if channels == 4 {
+            let cmyk = &spare[..made.pixels() * 4];
+            let rgb = room(rgb, made.pixels() * 3).as_chunks_mut::<3>().0;
             for (&[c, m, y, k], out) in cmyk.as_chunks::<4>().0.iter().zip(rgb) {
                 *out = [c, m, y].map(|ink| inverted(ink, k));
             }

@@ -8,23 +8,23 @@ use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
-use super::{Header, eighth, segments};
+use super::{Header, eighth, huffman, segments};
 use crate::image::decode::{room, scaled};
 use crate::image::geometry::Rect;
 
-/// It keeps nothing.
+/// The decoder keeps nothing; this is for files at an eighth of their size.
 #[derive(Debug, Default)]
-pub(in crate::image) struct Scratch(());
+pub(in crate::image) struct Scratch(huffman::Scratch);
 
 /// A file whose header was read.
-pub(in crate::image) struct File<'a>(Box<JpegDecoder<ZCursor<&'a [u8]>>>);
+pub(in crate::image) struct File<'a>(Box<JpegDecoder<ZCursor<&'a [u8]>>>, &'a mut Scratch);
 
 impl<'a> File<'a> {
     pub(in crate::image) fn open(
         bytes: &'a [u8],
         header: &Header<'_>,
         _max_bytes: u64,
-        _: &'a mut Scratch,
+        scratch: &'a mut Scratch,
     ) -> Result<Self, String> {
         header.check_components()?;
         if let Some(what) = unknown(bytes, header) {
@@ -37,11 +37,16 @@ impl<'a> File<'a> {
             .jpeg_set_out_colorspace(ColorSpace::RGB);
         let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
         decoder.decode_headers().map_err(|e| e.to_string())?;
-        Ok(Self(Box::new(decoder)))
+        Ok(Self(Box::new(decoder), scratch))
     }
 
     pub(in crate::image) fn size(&self) -> Option<(u32, u32)> {
         self.0.dimensions().map(|(w, h)| (w as u32, h as u32))
+    }
+
+    /// What is kept for those who read the scan themselves.
+    pub(super) fn huffman(&mut self) -> &mut huffman::Scratch {
+        &mut self.1.0
     }
 
     /// The scales in eighths that there is fast code for.

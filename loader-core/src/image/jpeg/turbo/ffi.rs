@@ -2,12 +2,14 @@
 //! become types that can't be used in the wrong order: [`Decoder::open`] -> [`Opened::start`] ->
 //! [`Started::rows`].
 
-use std::ffi::{CStr, c_char, c_int, c_uchar};
-use std::marker::PhantomData;
+use std::ffi::{CStr, c_char, c_int, c_uchar, c_void};
 use std::ptr::NonNull;
 
 // For its library: the functions that `shim.c` calls.
 use turbojpeg_sys as _;
+
+use super::scan::{Description, Scan};
+use crate::image::jpeg::huffman;
 
 /// `struct lj`.
 #[repr(C)]
@@ -46,6 +48,13 @@ unsafe extern "C" {
         x: *mut u32,
         width: *mut u32,
     ) -> c_int;
+    fn lj_scan(
+        context: *mut Context,
+        len: usize,
+        x: u32,
+        width: u32,
+        scan: *mut Description,
+    ) -> c_int;
     fn lj_rows(
         context: *mut Context,
         y: u32,
@@ -53,12 +62,41 @@ unsafe extern "C" {
         out: *mut c_uchar,
         stride: usize,
         len: usize,
+        unit: Option<Unit>,
+        state: *mut c_void,
     ) -> c_int;
+}
+
+/// `lj_unit`.
+type Unit = unsafe extern "C" fn(state: *mut c_void, blocks: *const *mut [i16; 64]) -> c_int;
+
+/// What `lj_rows` returns where a [`Scan`] refused a unit.
+const GAVE_UP: c_int = 2;
+
+/// Has `state` read the next unit.
+///
+/// # Safety
+///
+/// `state` is a [`Scan`] that nobody else uses meanwhile. `blocks` is null, or as many pointers as the
+/// scan has blocks, each to a block of its own that may be written.
+unsafe extern "C" fn unit(state: *mut c_void, blocks: *const *mut [i16; 64]) -> c_int {
+    // SAFETY: promised by the caller. It returns to C, and nothing in it panics or jumps.
+    let scan = unsafe { &mut *state.cast::<Scan<'_>>() };
+    let count = scan.blocks();
+    let block = (!blocks.is_null()).then_some(|i: usize| {
+        debug_assert!(i < count);
+        // SAFETY: promised by the caller, for `i` is a block's number; each is asked for once.
+        unsafe { &mut **blocks.add(i) }
+    });
+    c_int::from(scan.unit(block).is_some())
 }
 
 /// libjpeg's state and working memory, kept from image to image.
 #[derive(Debug)]
-pub(super) struct Decoder(NonNull<Context>);
+pub(super) struct Decoder {
+    context: NonNull<Context>,
+    huffman: huffman::Scratch,
+}
 
 // SAFETY: the context is memory of its own, bound to no thread: libjpeg has no global state but the
 // detected CPU features, which are thread-local. Only `&mut self` reaches it.
@@ -70,7 +108,7 @@ unsafe impl Sync for Decoder {}
 impl Drop for Decoder {
     fn drop(&mut self) {
         // SAFETY: the pointer is from `lj_new`, and nobody uses it after this.
-        unsafe { lj_free(self.0.as_ptr()) }
+        unsafe { lj_free(self.context.as_ptr()) }
     }
 }
 
@@ -78,7 +116,8 @@ impl Decoder {
     pub(super) fn new() -> Result<Self, String> {
         // SAFETY: it takes nothing, and gives null or a context that is ours alone.
         let context = unsafe { lj_new() };
-        NonNull::new(context).map(Self).ok_or_else(|| "out of memory".into())
+        let context = NonNull::new(context).ok_or("out of memory")?;
+        Ok(Self { context, huffman: huffman::Scratch::default() })
     }
 
     /// Reads the header of a file; decoding it may take `limit` bytes of working memory.
@@ -89,15 +128,15 @@ impl Decoder {
     ) -> Result<Opened<'a>, String> {
         let mut header = Header::default();
         // SAFETY:
-        // - `self.0` is a live context, borrowed mutably.
+        // - `self.context` is a live context, borrowed mutably.
         // - `bytes` is readable for its length, now and until the result, which borrows it, is gone;
         //   the next call after that is `open` or `drop`, which don't look at it.
         // - `header` is writable and of the layout that the shim knows.
         let code = unsafe {
-            lj_open(self.0.as_ptr(), bytes.as_ptr(), bytes.len(), limit, &raw mut header)
+            lj_open(self.context.as_ptr(), bytes.as_ptr(), bytes.len(), limit, &raw mut header)
         };
         self.check(code)?;
-        Ok(Opened { decoder: self, header, bytes: PhantomData })
+        Ok(Opened { decoder: self, header, bytes, limit })
     }
 
     fn check(&self, code: c_int) -> Result<(), String> {
@@ -106,7 +145,7 @@ impl Decoder {
         }
         // SAFETY: the message is a string in the live context that ends within its array, and it is
         // copied before anything can write another.
-        let message = unsafe { CStr::from_ptr(lj_message(self.0.as_ptr())) };
+        let message = unsafe { CStr::from_ptr(lj_message(self.context.as_ptr())) };
         Err(message.to_string_lossy().into_owned())
     }
 }
@@ -116,12 +155,17 @@ impl Decoder {
 pub(super) struct Opened<'a> {
     decoder: &'a mut Decoder,
     header: Header,
-    bytes: PhantomData<&'a [u8]>,
+    bytes: &'a [u8],
+    limit: u64,
 }
 
 impl<'a> Opened<'a> {
     pub(super) fn header(&self) -> &Header {
         &self.header
+    }
+
+    pub(super) fn huffman(&mut self) -> &mut huffman::Scratch {
+        &mut self.decoder.huffman
     }
 
     /// Begins to decode at `scale`/8 of the size, into RGB, or into CMYK as stored if `channels` is 4.
@@ -136,7 +180,7 @@ impl<'a> Opened<'a> {
         // SAFETY: the context is live and borrowed mutably by `self`, the file that was opened in it
         // is borrowed as well, and the two results are writable.
         let code = unsafe {
-            lj_start(self.decoder.0.as_ptr(), scale, channels, &raw mut x, &raw mut width)
+            lj_start(self.decoder.context.as_ptr(), scale, channels, &raw mut x, &raw mut width)
         };
         self.decoder.check(code)?;
         Ok(Started { opened: self, x, width, channels })
@@ -153,16 +197,51 @@ pub(super) struct Started<'a> {
     channels: u32,
 }
 
-impl Started<'_> {
-    /// Decodes rows `y..y + rows`, which `out` is to hold without gaps, and stops there.
-    pub(super) fn rows(self, y: u32, rows: u32, out: &mut [u8]) -> Result<(), String> {
-        let stride = self.width as usize * self.channels as usize;
-        let context = self.opened.decoder.0.as_ptr();
+/// How decoding rows ended.
+#[derive(Debug)]
+pub(super) enum Rows<'a> {
+    Made,
+    /// There is more to the file than a [`Scan`] reads: it was opened anew.
+    Again(Opened<'a>),
+}
+
+impl<'a> Started<'a> {
+    /// Decodes rows `y..y + rows`, which `out` is to hold without gaps, and stops there. `plainly` leaves
+    /// all of it to libjpeg.
+    pub(super) fn rows(
+        self,
+        y: u32,
+        rows: u32,
+        out: &mut [u8],
+        plainly: bool,
+    ) -> Result<Rows<'a>, String> {
+        let Self { opened: Opened { decoder, bytes, limit, .. }, x, width, channels } = self;
+        let stride = width as usize * channels as usize;
+        let context = decoder.context.as_ptr();
+        let mut description = Description::default();
+        // SAFETY: the context is live and borrowed mutably, the file in it was started, and
+        // `description` is writable and of the layout that the shim knows.
+        let described = !plainly
+            && unsafe { lj_scan(context, bytes.len(), x, width, &raw mut description) } != 0;
+        let mut scan = match described {
+            true => Scan::of(bytes, &description, &mut decoder.huffman),
+            false => None,
+        };
+        let (unit, state) = match &mut scan {
+            Some(scan) => (Some(unit as Unit), (&raw mut *scan).cast()),
+            None => (None, std::ptr::null_mut()),
+        };
         // SAFETY:
         // - The context is live and borrowed mutably, and so is the file that was opened in it.
         // - `out` is writable for the length given. The shim checks that rows of its own width, that
         //   far apart, end within that length before it writes any.
-        let code = unsafe { lj_rows(context, y, rows, out.as_mut_ptr(), stride, out.len()) };
-        self.opened.decoder.check(code)
+        // - `unit` is called with `state`, a `Scan` that lives through the call and that nobody else
+        //   uses, and with blocks of libjpeg's: as many as it told `lj_scan`, each of its own.
+        let code =
+            unsafe { lj_rows(context, y, rows, out.as_mut_ptr(), stride, out.len(), unit, state) };
+        if code == GAVE_UP {
+            return decoder.open(bytes, limit).map(Rows::Again);
+        }
+        decoder.check(code).map(|()| Rows::Made)
     }
 }

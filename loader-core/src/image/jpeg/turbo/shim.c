@@ -27,6 +27,17 @@
 #define KEEP ((size_t)64 << 20)
 /* More scans than any encoder writes; without a limit, a small file can ask for hours of work. */
 #define MAX_SCANS 100
+/* What lj_rows returns beside 0 and 1. */
+#define GAVE_UP 2
+
+/*
+ * The part of libjpeg's entropy decoder that is replaced. jpegint.h is not installed, but these two have
+ * come first since version 6b.
+ */
+struct jpeg_entropy_decoder {
+  void (*start_pass)(j_decompress_ptr jpeg);
+  boolean (*decode_mcu)(j_decompress_ptr jpeg, JBLOCKROW *blocks);
+};
 
 struct block {
   struct block *next;
@@ -46,6 +57,10 @@ struct jvirt_barray_control {
   struct jvirt_barray_control *next;
 };
 
+/* Reads the next unit of a scan into that many blocks of zeros, or steps over it if `blocks` is null;
+ * 0 where it can't. */
+typedef int lj_unit(void *state, JBLOCKROW *blocks);
+
 struct lj {
   struct jpeg_decompress_struct jpeg;
   struct jpeg_error_mgr errors;
@@ -56,6 +71,10 @@ struct lj {
   size_t total, limit;
   struct jvirt_sarray_control *sarrays;
   struct jvirt_barray_control *barrays;
+  /* What reads units in libjpeg's place during lj_rows. */
+  lj_unit *unit;
+  void *state;
+  boolean gave_up;
   char message[JMSG_LENGTH_MAX];
 };
 
@@ -65,6 +84,32 @@ struct lj_header {
   uint32_t components;
   /* The largest sampling factor along a row. */
   uint32_t max_h;
+};
+
+struct lj_table {
+  /* How many codes there are of each length from 1 on, and the symbols in the order of their codes. */
+  uint8_t counts[16];
+  uint8_t symbols[256];
+};
+
+/* A block of a unit: its component, and the tables of its first coefficient and of the others. */
+struct lj_block {
+  uint8_t component, dc, ac;
+  /* Only the first coefficient is looked at. */
+  uint8_t dc_only;
+};
+
+/* What lj_scan tells; mirrored in scan.rs. */
+struct lj_scan {
+  /* Where its data begins in the file. */
+  uint64_t at;
+  /* Units of a row, and the first and last whose blocks are looked at. */
+  uint32_t units, first, last;
+  /* Units between restart markers; 0 if there are none. */
+  uint32_t restart;
+  uint32_t blocks;
+  struct lj_block block[D_MAX_BLOCKS_IN_MCU];
+  struct lj_table dc[NUM_HUFF_TBLS], ac[NUM_HUFF_TBLS];
 };
 
 /* ---- errors ---- */
@@ -397,8 +442,68 @@ int lj_start(struct lj *lj, uint32_t scale, uint32_t channels, uint32_t *x, uint
   return 0;
 }
 
-/* Skips to row `y` and decodes `rows` rows to `out`, `stride` bytes apart; `out` holds `len` bytes. */
-int lj_rows(struct lj *lj, uint32_t y, uint32_t rows, unsigned char *out, size_t stride, size_t len)
+static int copy_table(struct lj_table *to, const JHUFF_TBL *from)
+{
+  if (from == NULL)
+    return 0;
+  memcpy(to->counts, from->bits + 1, sizeof(to->counts));
+  memcpy(to->symbols, from->huffval, sizeof(to->symbols));
+  return 1;
+}
+
+/*
+ * Describes the scan of a started file of `len` bytes, of which the columns `x` to `x + width` are wanted.
+ * Returns 0 where it is not the only one, or not of Huffman codes in sequence.
+ */
+int lj_scan(struct lj *lj, size_t len, uint32_t x, uint32_t width, struct lj_scan *scan)
+{
+  const struct jpeg_decompress_struct *jpeg = &lj->jpeg;
+  uint32_t unit, i;
+
+  if (!lj->created || jpeg->progressive_mode || jpeg->arith_code || jpeg->Ss != 0 || jpeg->Se != 63 ||
+      jpeg->comps_in_scan != jpeg->num_components || jpeg->unread_marker != 0 || width == 0 ||
+      jpeg->src->bytes_in_buffer > len)
+    return 0;
+  scan->at = len - jpeg->src->bytes_in_buffer;
+  scan->units = jpeg->MCUs_per_row;
+  /* As jpeg_crop_scanline counts. */
+  unit = (uint32_t)jpeg->min_DCT_scaled_size;
+  if (jpeg->comps_in_scan > 1)
+    unit *= (uint32_t)jpeg->max_h_samp_factor;
+  scan->first = x / unit;
+  scan->last = (x + width - 1) / unit;
+  scan->restart = jpeg->restart_interval;
+  scan->blocks = (uint32_t)jpeg->blocks_in_MCU;
+  for (i = 0; i < scan->blocks; i++) {
+    const jpeg_component_info *component = jpeg->cur_comp_info[jpeg->MCU_membership[i]];
+    scan->block[i].component = (uint8_t)jpeg->MCU_membership[i];
+    scan->block[i].dc = (uint8_t)component->dc_tbl_no;
+    scan->block[i].ac = (uint8_t)component->ac_tbl_no;
+    scan->block[i].dc_only = component->DCT_scaled_size == 1;
+    if (component->dc_tbl_no >= NUM_HUFF_TBLS || component->ac_tbl_no >= NUM_HUFF_TBLS ||
+        !copy_table(&scan->dc[component->dc_tbl_no], jpeg->dc_huff_tbl_ptrs[component->dc_tbl_no]) ||
+        !copy_table(&scan->ac[component->ac_tbl_no], jpeg->ac_huff_tbl_ptrs[component->ac_tbl_no]))
+      return 0;
+  }
+  return 1;
+}
+
+static boolean read_unit(j_decompress_ptr jpeg, JBLOCKROW *blocks)
+{
+  struct lj *lj = of((j_common_ptr)jpeg);
+  if (!lj->gave_up && !(*lj->unit)(lj->state, blocks))
+    lj->gave_up = TRUE;
+  /* To libjpeg it looks as if the rest of the file had yet to arrive. */
+  return !lj->gave_up;
+}
+
+/*
+ * Skips to row `y` and decodes `rows` rows to `out`, `stride` bytes apart; `out` holds `len` bytes.
+ * Units are read by `unit`, unless that is null, for a scan that lj_scan has described. Where it can't,
+ * the result is GAVE_UP, and the file has to be opened anew.
+ */
+int lj_rows(struct lj *lj, uint32_t y, uint32_t rows, unsigned char *out, size_t stride, size_t len,
+            lj_unit *unit, void *state)
 {
   struct jpeg_decompress_struct *jpeg = &lj->jpeg;
   JSAMPROW row[16];
@@ -414,17 +519,27 @@ int lj_rows(struct lj *lj, uint32_t y, uint32_t rows, unsigned char *out, size_t
       (rows != 0 && (size_t)(rows - 1) * stride + line > len) || y > jpeg->output_height ||
       rows > jpeg->output_height - y || y < jpeg->output_scanline)
     fail(lj, "rows were asked for that are not there");
+  lj->gave_up = FALSE;
+  if (unit != NULL) {
+    lj->unit = unit;
+    lj->state = state;
+    jpeg->entropy->decode_mcu = read_unit;
+  }
   end = y + rows;
   if (y > jpeg->output_scanline)
     (void)jpeg_skip_scanlines(jpeg, y - jpeg->output_scanline);
-  while (jpeg->output_scanline < end) {
+  while (jpeg->output_scanline < end && !lj->gave_up) {
     count = end - jpeg->output_scanline;
     if (count > 16)
       count = 16;
     for (i = 0; i < count; i++)
       row[i] = out + (size_t)(jpeg->output_scanline - y + i) * stride;
-    if (jpeg_read_scanlines(jpeg, row, count) == 0)
+    if (jpeg_read_scanlines(jpeg, row, count) == 0 && !lj->gave_up)
       fail(lj, "it ends early");
+  }
+  if (lj->gave_up) {
+    (void)failed(lj);
+    return GAVE_UP;
   }
   return 0;
 }
