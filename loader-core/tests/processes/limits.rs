@@ -17,6 +17,7 @@ crate::tests![
     a_killed_fork_server_is_an_error,
     open_files_stay_constant_however_many_batches_live,
     few_open_files_are_enough,
+    workers_are_as_many_as_processors_are_granted,
 ];
 
 /// A program with eight workers of a loader and one thread that goes on and on. It tells its
@@ -209,4 +210,28 @@ pub(crate) fn frugal() {
     }
     let error = noise(60).loader().workers(Workers::processes(2)).build().unwrap_err();
     assert!(error.to_string().to_lowercase().contains("too many open files"), "{error}");
+}
+
+fn workers_are_as_many_as_processors_are_granted() {
+    let mut victim = Victim::start("confined");
+    let mut line = String::new();
+    victim.stdout().read_line(&mut line).unwrap();
+    victim.succeeds();
+    assert_eq!(line.trim(), "1", "workers on one processor");
+}
+
+/// A program that may run on one processor of the machine's. It tells how many threads work for it.
+pub(crate) fn confined() {
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+    let all = sched_getaffinity(None).unwrap();
+    let mut one = CpuSet::new();
+    one.set((0..CpuSet::MAX_CPU).find(|&cpu| all.is_set(cpu)).unwrap());
+    sched_setaffinity(None, &one).unwrap();
+    loader_core::init_with(crate::data::registry()).unwrap();
+    let loader = noise(60).loader().build().unwrap();
+    loader.epoch(0).unwrap().next().unwrap().unwrap();
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let names = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")));
+    println!("{}", names.filter(|name| name.as_ref().unwrap().starts_with("loader-")).count());
 }

@@ -19,6 +19,7 @@ const VICTIMS: &[crate::Test] = &[
     ("serverless", limits::serverless),
     ("hoards", limits::hoards),
     ("frugal", limits::frugal),
+    ("confined", limits::confined),
     ("well_read", weight::well_read),
     ("crowded", weight::crowded),
     ("stuck", waiting::stuck),

@@ -27,8 +27,15 @@ impl Scratch {
 /// Tables by the numbers that a file gives them.
 #[derive(Debug, Default)]
 pub(super) struct Tables {
-    dc: [Option<(Definition, Codes)>; 4],
-    ac: [Option<(Definition, Ac)>; 4],
+    dc: [Kept<Codes>; 4],
+    ac: [Kept<Ac>; 4],
+}
+
+/// A table, and what it was made of, if that could be done.
+#[derive(Debug, Default)]
+struct Kept<T> {
+    definition: Option<Definition>,
+    table: T,
 }
 
 /// A table as a file has it: the number of codes of each length, and what they stand for.
@@ -46,33 +53,38 @@ impl Definition {
 impl Tables {
     /// Has that table of first coefficients under that number; `None` where it can't be one.
     pub(super) fn define_dc(&mut self, number: usize, table: &Definition) -> Option<()> {
-        define(self.dc.get_mut(number)?, table, |codes| codes)
+        self.dc.get_mut(number)?.define(table, Codes::set)
     }
 
     /// The same for tables of the other coefficients.
     pub(super) fn define_ac(&mut self, number: usize, table: &Definition) -> Option<()> {
-        define(self.ac.get_mut(number)?, table, Ac::of)
+        self.ac.get_mut(number)?.define(table, Ac::set)
     }
 
     /// The last that was defined, be it by an earlier file.
     pub(super) fn dc(&self, number: usize) -> Option<&Codes> {
-        Some(&self.dc.get(number)?.as_ref()?.1)
+        self.dc.get(number).map(|kept| &kept.table)
     }
 
     pub(super) fn ac(&self, number: usize) -> Option<&Ac> {
-        Some(&self.ac.get(number)?.as_ref()?.1)
+        self.ac.get(number).map(|kept| &kept.table)
     }
 }
 
-fn define<T>(
-    place: &mut Option<(Definition, T)>,
-    table: &Definition,
-    make: impl FnOnce(Codes) -> T,
-) -> Option<()> {
-    if place.as_ref().is_none_or(|(kept, _)| kept != table) {
-        *place = Some((*table, make(Codes::of(table)?)));
+impl<T> Kept<T> {
+    /// In the place of the last one, so that nothing is allocated.
+    fn define(
+        &mut self,
+        definition: &Definition,
+        set: impl FnOnce(&mut T, &Definition) -> Option<()>,
+    ) -> Option<()> {
+        if self.definition.as_ref() != Some(definition) {
+            self.definition = None;
+            set(&mut self.table, definition)?;
+            self.definition = Some(*definition);
+        }
+        Some(())
     }
-    Some(())
 }
 
 /// A Huffman table.
@@ -88,14 +100,21 @@ pub(super) struct Codes {
     symbols: [u8; 256],
 }
 
-impl Codes {
-    fn of(&Definition { ref counts, symbols }: &Definition) -> Option<Self> {
+impl Default for Codes {
+    fn default() -> Self {
         let short = Box::new([0; 1 << LOOK]);
-        let mut table = Self { short, ends: [0; 17], offsets: [0; 17], symbols };
+        Self { short, ends: [0; 17], offsets: [0; 17], symbols: [0; 256] }
+    }
+}
+
+impl Codes {
+    fn set(&mut self, &Definition { ref counts, symbols }: &Definition) -> Option<()> {
+        self.short.fill(0);
+        self.symbols = symbols;
         let (mut code, mut at) = (0u32, 0usize);
         for (length, &count) in (1..=16u32).zip(counts) {
             code <<= 1;
-            table.offsets[length as usize] = at as i32 - code as i32;
+            self.offsets[length as usize] = at as i32 - code as i32;
             for _ in 0..count {
                 let symbol = *symbols.get(at)?;
                 if code >= 1 << length {
@@ -104,14 +123,14 @@ impl Codes {
                 if length <= LOOK {
                     let first = (code << (LOOK - length)) as usize;
                     let entry = (length as u16) << 8 | u16::from(symbol);
-                    table.short[first..first + (1 << (LOOK - length))].fill(entry);
+                    self.short[first..first + (1 << (LOOK - length))].fill(entry);
                 }
                 code += 1;
                 at += 1;
             }
-            table.ends[length as usize] = code << (16 - length);
+            self.ends[length as usize] = code << (16 - length);
         }
-        Some(table)
+        Some(())
     }
 
     /// Length and symbol of a code that is longer than what is looked up.
@@ -160,11 +179,17 @@ struct Pair {
 /// Leads beyond a block by more than any run of zeros.
 const END: u8 = 128;
 
+impl Default for Ac {
+    fn default() -> Self {
+        Self { codes: Codes::default(), pairs: Box::new([Pair::default(); 1 << LOOK]) }
+    }
+}
+
 impl Ac {
-    fn of(codes: Codes) -> Self {
-        let single: Vec<Pair> = (0..1 << LOOK).map(|look| codes.single(look)).collect();
-        let mut pairs = Box::new([Pair::default(); 1 << LOOK]);
-        for (look, pair) in pairs.iter_mut().enumerate() {
+    fn set(&mut self, definition: &Definition) -> Option<()> {
+        self.codes.set(definition)?;
+        let single: [Pair; 1 << LOOK] = std::array::from_fn(|look| self.codes.single(look));
+        for (look, pair) in self.pairs.iter_mut().enumerate() {
             *pair = single[look];
             if pair.bits == 0 || pair.both >= END {
                 continue;
@@ -176,7 +201,7 @@ impl Ac {
                 pair.values[1] = next.values[1];
             }
         }
-        Self { codes, pairs }
+        Some(())
     }
 
     pub(super) fn codes(&self) -> &Codes {
