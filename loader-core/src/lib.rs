@@ -11,6 +11,7 @@ mod mix;
 mod rng;
 mod sampler;
 mod shm;
+mod stats;
 mod worker;
 
 pub use dataset::image_folder::{
@@ -38,6 +39,7 @@ pub use mix::{CutMix, MixError, MixUp};
 pub use rng::Draws;
 pub use sampler::{EpochOrder, Order, OrderError, Pick, Sampler, Shard, ShardError, ShardMode};
 pub use shm::{GeometryError, MemoryError, OpenError, SweptSegment, sweep_segments};
+pub use stats::{Bottleneck, StageStats, Stats, Verdict};
 pub use worker::{
     InitError, ParseWorkersError, Registry, StartWorkersError, WorkerError, Workers, init,
     init_with,

@@ -107,7 +107,9 @@ impl Dataset for ImageDataset {
         scratch.path.clear();
         entry.write_path(&mut scratch.path);
         let path = Path::new(OsStr::from_bytes(&scratch.path));
+        out.enter(Stage::Read);
         read_file(path, &mut scratch.bytes).map_err(|e| SampleError::new(Stage::Read, e))?;
+        out.count_read(scratch.bytes.len() as u64);
         self.pipeline.run(&scratch.bytes, sample, &mut scratch.image, out.bytes(0)?)?;
         out.field::<i64>(1)?[0] = entry.label();
         Ok(())

@@ -13,6 +13,8 @@ use super::write::{self, EraseValue, Output, Shape, Table};
 use super::{ImageScratch, Transform, augment, color, filter, params, resize};
 use crate::dataset::{Sample, SampleError, Stage};
 use crate::field::DType;
+use crate::shm::Step as Lap;
+use crate::stats::clock;
 
 /// Why a [`Transform`] can't be compiled. `op` counts from 0.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -492,10 +494,12 @@ impl Pipeline {
         scratch: &mut ImageScratch,
         out: &mut [u8],
     ) -> Result<(), SampleError> {
+        let before = clock::enter(Lap::Decode);
         let mut plan = std::mem::take(&mut scratch.plan);
         let result = self.run_planned(bytes, sample, &mut plan, scratch, out);
         scratch.plan = plan;
         scratch.trim();
+        clock::enter(before);
         result
     }
 
@@ -513,7 +517,9 @@ impl Pipeline {
         plan.finish(size, source.scales());
         let made = source.read(plan.source, plan.scale, &mut scratch.image, &mut scratch.spare)?;
         plan.start_at(made);
+        clock::enter(Lap::Transform);
         let width = self.apply(plan, (made.w, made.h), scratch)?;
+        clock::enter(Lap::Write);
         self.write(plan, scratch, width, out)
     }
 

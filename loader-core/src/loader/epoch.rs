@@ -83,6 +83,8 @@ impl<D: Dataset> Epoch<D> {
             self.report.failures.extend(told);
         }
         let mut count = ready.count;
+        let substituted = if noted > 0 { lease.substituted(count) } else { 0 };
+        let counters = self.pool.counters();
         if let Some(at) = failed {
             if self.policy != ErrorPolicy::Skip {
                 // The first place of which a cause was kept; the first of its causes is that of the
@@ -99,9 +101,14 @@ impl<D: Dataset> Epoch<D> {
                     ),
                 });
                 let failure = SampleFailure::new(&*self.dataset, self.epoch, ready.first, failure);
+                counters.failures(noted, substituted, 0);
                 return Err(LoadError::Sample(Box::new(failure)));
             }
             count = lease.compact(count);
+        }
+        counters.failures(noted, substituted, u64::from(ready.count - count));
+        if count > 0 {
+            counters.delivered(count);
         }
         self.track.deliver(ready.batch);
         Ok((count > 0)

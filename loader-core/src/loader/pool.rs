@@ -7,11 +7,13 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::counters::Counters;
 use super::error::LoadError;
 use super::read_ahead::Readers;
 use super::watch::{Verdict, Watch};
 use crate::dataset::{Location, SampleError, Stage};
-use crate::shm::{Arena, Descriptor, MemoryError, Shares, SlotLease, WorkerId};
+use crate::shm::{Arena, Descriptor, MemoryError, Shares, SlotLease, WorkerId, now};
+use crate::stats::Stats;
 use crate::worker::{Batches, Control, WorkerError};
 
 /// How long a process that died with batches open goes unnoticed by who waits for their memory.
@@ -25,6 +27,7 @@ pub(super) struct Pool {
     locate: Box<Locate>,
     readers: Option<Readers>,
     state: Mutex<State>,
+    counters: Counters,
     /// Set where the workers are processes.
     control: OnceLock<Arc<Control>>,
 }
@@ -120,7 +123,8 @@ impl Pool {
         state.free.reverse();
         state.reserved = state.free.len() as u32;
         let (state, control) = (Mutex::new(state), OnceLock::new());
-        Ok(Self { arena, shares, plan, locate, readers, state, control })
+        let counters = Counters::new();
+        Ok(Self { arena, shares, plan, locate, readers, state, counters, control })
     }
 
     /// Lets the pool end processes whose sample takes too long.
@@ -131,6 +135,22 @@ impl Pool {
 
     pub(super) fn control(&self) -> Option<&Control> {
         self.control.get().map(|control| &**control)
+    }
+
+    pub(super) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// What workers and loop have counted so far.
+    pub(super) fn stats(&self) -> Stats {
+        let now = now();
+        let mut stats = Stats::default();
+        self.counters.tell(now, &mut stats);
+        (0..self.arena.workers() as WorkerId)
+            .for_each(|worker| stats.add(&self.arena.desk(worker).tally(now)));
+        stats.cpus = granted_cpus();
+        stats.restarts = self.control().map_or(0, Control::restarts);
+        stats
     }
 
     pub(super) fn batches(&self) -> u64 {
@@ -182,8 +202,11 @@ impl Pool {
     /// epoch's beginning queued.
     pub(super) fn stop(&self, ticket: u64) {
         let state = &mut *self.lock();
-        if state.ticket == ticket && state.delivered < self.batches() {
-            self.withdraw(state);
+        if state.ticket == ticket {
+            self.counters.left();
+            if state.delivered < self.batches() {
+                self.withdraw(state);
+            }
         }
     }
 
@@ -199,6 +222,7 @@ impl Pool {
 
     fn withdraw(&self, state: &mut State) {
         state.next = None;
+        self.counters.set_short_of_slots(false);
         state.unoffered.clear();
         if let Some(readers) = &self.readers {
             readers.forget();
@@ -214,6 +238,17 @@ impl Pool {
 
     /// Waits for the epoch's next batch. `None` at its end.
     pub(super) fn next(
+        self: &Arc<Self>,
+        ticket: u64,
+        epoch: u64,
+    ) -> Result<Option<Ready>, LoadError> {
+        self.counters.asked();
+        let next = self.wait_for_next(ticket, epoch);
+        self.counters.answered(matches!(next, Ok(Some(_)) | Err(LoadError::BatchesHeld { .. })));
+        next
+    }
+
+    fn wait_for_next(
         self: &Arc<Self>,
         ticket: u64,
         epoch: u64,
@@ -240,7 +275,8 @@ impl Pool {
             if let Some(error) = &state.broken {
                 return Err(LoadError::Workers(error.clone()));
             }
-            let timeout = if state.queued.is_empty() && state.withdrawn.is_empty() {
+            let for_slot = state.queued.is_empty() && state.withdrawn.is_empty();
+            let timeout = if for_slot {
                 // Only the caller can help, by dropping a batch.
                 let waited = asked.elapsed();
                 let left = self.plan.wait_for_slot.saturating_sub(waited);
@@ -269,7 +305,11 @@ impl Pool {
                 }
             };
             drop(guard);
+            if for_slot {
+                self.counters.waiting_for_slot().begin();
+            }
             self.arena.wait_ready(seen, Some(timeout));
+            self.counters.waiting_for_slot().end();
         }
     }
 
@@ -297,13 +337,19 @@ impl Pool {
     /// Gives the workers as much as is wanted ahead, as far as there are slots.
     fn refill(&self, state: &mut State) {
         state.unoffered.retain(|&slot| !self.arena.offer_again(slot));
+        let short = self.fill_up(state);
+        self.counters.set_short_of_slots(short);
+    }
+
+    /// True where more is wanted and held batches are why it can't be had.
+    fn fill_up(&self, state: &mut State) -> bool {
         while state.queued.len() < self.plan.prefetch {
-            let Some(next) = self.upcoming(state) else { return };
-            let Some(slot) = self.free_slot(state) else { return };
+            let Some(next) = self.upcoming(state) else { return false };
+            let Some(slot) = self.free_slot(state) else { return state.withdrawn.is_empty() };
             let (first, count) = self.span(next.batch);
             if !self.arena.open(slot, Descriptor { epoch: next.epoch, first, count }) {
                 state.free.push(slot);
-                return;
+                return false;
             }
             state.queued.push_back(Queued { slot, batch: next.batch, ahead: next.ahead });
             if let Some(readers) = &self.readers {
@@ -313,6 +359,7 @@ impl Pool {
                 state.next = Some(Next { batch: next.batch + 1, ..next });
             }
         }
+        false
     }
 
     /// The batch to queue next: of this epoch, else of the one that will probably follow.
@@ -386,6 +433,13 @@ impl Pool {
         self.refill(state);
         self.arena.notify_ready();
     }
+}
+
+/// CPUs that this process may use.
+fn granted_cpus() -> u64 {
+    // Asking takes some files of the control group.
+    static CPUS: OnceLock<u64> = OnceLock::new();
+    *CPUS.get_or_init(|| std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64))
 }
 
 impl Batches for Pool {

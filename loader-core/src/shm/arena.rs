@@ -284,7 +284,10 @@ impl Arena {
             if let Some(claim) = self.claim(worker) {
                 return Some(claim);
             }
+            let desk = self.desk(worker);
+            desk.rest();
             futex::wait(self.board.words.u32(WORK), seen, None);
+            desk.resume();
         }
     }
 

@@ -38,11 +38,12 @@ impl<'a> Claim<'a> {
         self.arena.place(self.slot, at)
     }
 
-    /// Notes that the place's present candidate is about to be made, and which sample it is.
-    pub(crate) fn begin(&mut self, at: u32, index: u64) {
+    /// Notes that the place's present candidate is about to be made, and which sample it is. Tells
+    /// since when, by the clock of [`now`](super::now), in nanoseconds.
+    pub(crate) fn begin(&mut self, at: u32, index: u64) -> u64 {
         assert!(self.places().contains(&at));
         self.arena.set_place(self.slot, at, self.place(at).started(index));
-        self.arena.desk(self.worker).begin(self.slot, at);
+        self.arena.desk(self.worker).begin(self.slot, at)
     }
 
     /// Where the sample at that place is written.

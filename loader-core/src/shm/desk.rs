@@ -1,4 +1,5 @@
-//! The desk: what a worker is doing, told in words of its own that anybody may read.
+//! The desk: what a worker is doing, told in words of its own that anybody may read. Beside them is its
+//! [tally](super::tally).
 
 use std::time::Duration;
 
@@ -39,21 +40,34 @@ pub(crate) fn now() -> Duration {
     Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32)
 }
 
+/// That time as it is kept in words.
+pub(crate) fn nanos(time: Duration) -> u64 {
+    // Of 584 years.
+    time.as_nanos() as u64
+}
+
 // Relaxed throughout: nothing is read on the strength of these words but the words themselves.
 impl<'a> Desk<'a> {
-    pub(super) fn begin(&self, slot: u32, at: u32) {
+    /// A sample is about to be made. Tells since when, which is the end of what was done before: that
+    /// saves a look at the clock.
+    pub(super) fn begin(&self, slot: u32, at: u32) -> u64 {
         let place = u64::from(slot) << 32 | u64::from(at);
+        let since = self.until();
         self.words.u64(self.at + WHERE).store(place, Ordering::Relaxed);
-        self.words.u64(self.at + SINCE).store(now().as_nanos() as u64, Ordering::Relaxed);
+        self.words.u64(self.at + SINCE).store(since, Ordering::Relaxed);
+        since
     }
 
     pub(super) fn end(&self) {
         self.words.u64(self.at + SINCE).store(0, Ordering::Relaxed);
-        self.words.u64(self.at + DONE).fetch_add(1, Ordering::Relaxed);
+        let done = self.words.u64(self.at + DONE);
+        // Nobody else counts here.
+        done.store(done.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
     /// Clears what a dead worker left, before another one takes its number.
     pub(crate) fn clear(&self) {
+        self.count_death(self.busy().map(|busy| busy.since));
         self.words.u64(self.at + SINCE).store(0, Ordering::Relaxed);
         self.words.u32(self.at + SENT).store(0, Ordering::Relaxed);
     }

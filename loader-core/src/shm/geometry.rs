@@ -27,8 +27,9 @@ pub(super) const FAILURE_BYTES: usize = 512;
 /// Bytes from one control word to the next: words that different parties write share no cache line.
 pub(super) const LINE: usize = 64;
 
-/// Bytes of a worker's desk: two lines, since neighbouring lines are fetched in pairs.
-pub(super) const DESK_BYTES: usize = 2 * LINE;
+/// Bytes of a worker's desk and tally: an even number of lines, since neighbouring lines are fetched in
+/// pairs.
+pub(super) const DESK_BYTES: usize = 4 * LINE;
 /// Slots begin at multiples of it. Not the system's page size, which may be a multiple of it.
 pub(super) const PAGE: usize = 4096;
 const HEADER_BYTES: usize = 8 * LINE;

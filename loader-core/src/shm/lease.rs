@@ -80,6 +80,12 @@ impl SlotLease {
         (failed, told)
     }
 
+    /// How many of the first `count` places another sample took that was made, where theirs failed.
+    pub(crate) fn substituted(&self, count: u32) -> u64 {
+        let places = (0..count).map(|at| self.arena.place(self.slot, at));
+        places.filter(|place| place.is_made() && place.attempt() > 0).count() as u64
+    }
+
     /// Where a field's samples begin. Valid for reads and writes of `sample_bytes * batch_size`
     /// bytes while the lease lives, and aligned to 64 bytes.
     pub(crate) fn field_ptr(&self, field: usize) -> *mut u8 {

@@ -16,13 +16,14 @@ mod sealed;
 mod segment;
 mod share;
 mod sync;
+mod tally;
 
 #[cfg(test)]
 pub(crate) use arena::Lost;
 pub(crate) use arena::{Arena, Descriptor};
 pub(crate) use cell::WorkerId;
 pub(crate) use claim::Claim;
-pub(crate) use desk::now;
+pub(crate) use desk::{Desk, nanos, now};
 pub(crate) use failure::Failure;
 pub use geometry::GeometryError;
 pub(crate) use geometry::{Geometry, MAX_SLOTS, MAX_WORKERS};
@@ -33,6 +34,7 @@ pub(crate) use place::{MAX_INDEX, Place};
 pub(crate) use sealed::{map_sealed, sealed_file};
 pub use segment::MemoryError;
 pub(crate) use segment::available_memory;
+pub(crate) use tally::{Laps, STEPS, Step, Tally};
 
 #[cfg(test)]
 mod tests;

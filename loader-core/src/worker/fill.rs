@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::dataset::{Dataset, Sample, SampleError, SampleWriter, Stage};
 use crate::rng::Draws;
 use crate::sampler::{EpochOrder, Sampler};
-use crate::shm::{Arena, Claim, Descriptor, WorkerId};
+use crate::shm::{Arena, Claim, Descriptor, Desk, WorkerId};
+use crate::stats::clock;
 
 /// How often a failed sample is replaced by another that fails too before the place counts as failed.
 const SUBSTITUTES: u32 = 8;
@@ -68,7 +69,9 @@ impl Job {
 
     /// Claims and fills until the arena is closed.
     pub(crate) fn work(&self, worker: WorkerId) {
-        let mut filler = Filler { job: self, make: self.fresh(), order: None };
+        let desk = self.arena.desk(worker);
+        desk.start();
+        let mut filler = Filler { job: self, desk, make: self.fresh(), order: None };
         while let Some(claim) = self.arena.next_claim(worker) {
             filler.fill(claim);
         }
@@ -94,6 +97,7 @@ impl Job {
 
 struct Filler<'a> {
     job: &'a Job,
+    desk: Desk<'a>,
     make: Box<MakeSample>,
     order: Option<(u64, EpochOrder)>,
 }
@@ -103,7 +107,12 @@ impl Filler<'_> {
         let batch = claim.descriptor();
         let order = match self.order.take() {
             Some((epoch, order)) if epoch == batch.epoch => order,
-            _ => self.job.order(batch.epoch),
+            _ => {
+                let order = self.job.order(batch.epoch);
+                // Some take a sort, which is not to count for a sample.
+                self.desk.count_other();
+                order
+            }
         };
         for at in claim.places() {
             self.fill_place(&mut claim, at, batch, &order);
@@ -143,8 +152,10 @@ impl Filler<'_> {
             if attempt < begun.attempt() {
                 continue;
             }
-            claim.begin(at, sample.index);
-            match self.make(&sample, &mut claim.writer(at)) {
+            let since = claim.begin(at, sample.index);
+            let (made, laps) = clock::timed(since, || self.make(&sample, &mut claim.writer(at)));
+            self.desk.count(&laps);
+            match made {
                 Ok(()) => return claim.made(at, pick.padding),
                 Err(error) => claim.failed(at, &error),
             }

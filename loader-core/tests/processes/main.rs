@@ -12,6 +12,7 @@ mod deaths;
 mod limits;
 mod models;
 mod starting;
+mod stats;
 mod together;
 mod victims;
 mod waiting;
@@ -34,6 +35,7 @@ fn main() {
         together::TESTS,
         weight::TESTS,
         waiting::TESTS,
+        stats::TESTS,
     ];
     let trials = tests.concat().into_iter().map(|(name, test)| {
         Trial::test(name, move || {
