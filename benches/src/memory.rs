@@ -1,7 +1,8 @@
-//! What a process has of the machine's memory.
+//! What a process has of the machine's memory, in the unit that peers tell it in.
 
 use std::fs;
 
+use loader_core::MemoryUse;
 use serde::{Deserialize, Serialize};
 
 /// Memory of one process, in kB of 1024 bytes.
@@ -18,12 +19,8 @@ pub struct Memory {
 impl Memory {
     /// That of a process; `None` where there is no such process or the system doesn't tell.
     pub fn of(pid: u32) -> Option<Self> {
-        let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
-        let sum = |prefix: &str| {
-            let lines = text.lines().filter(|line| line.starts_with(prefix));
-            lines.filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok()).sum()
-        };
-        Some(Self { rss: sum("Rss:"), pss: sum("Pss:"), uss: sum("Private_") })
+        let MemoryUse { rss, pss, uss } = MemoryUse::of(pid).ok()?;
+        Some(Self { rss: rss >> 10, pss: pss >> 10, uss: uss >> 10 })
     }
 }
 

@@ -39,7 +39,9 @@ pub use mix::{CutMix, MixError, MixUp};
 pub use rng::Draws;
 pub use sampler::{EpochOrder, Order, OrderError, Pick, Sampler, Shard, ShardError, ShardMode};
 pub use shm::{GeometryError, MemoryError, OpenError, SweptSegment, sweep_segments};
-pub use stats::{Bottleneck, StageStats, Stats, Verdict};
+pub use stats::{
+    Bottleneck, MemoryReport, MemoryUse, ProcessMemory, ProcessRole, StageStats, Stats, Verdict,
+};
 pub use worker::{
     InitError, ParseWorkersError, Registry, StartWorkersError, WorkerError, Workers, init,
     init_with,

@@ -11,6 +11,7 @@ mod share;
 mod state;
 mod watch;
 
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
 pub use batch::{Batch, FieldError, FieldLease};
@@ -25,9 +26,9 @@ pub use self::read_ahead::ReadAhead;
 pub use self::share::{OpenBatch, OpenField, ShareError, SharedBatch};
 pub use self::state::{Difference, LoaderState, ResumeError, StateError};
 use self::state::{Progress, Tracker};
-use crate::dataset::Dataset;
-use crate::stats::Stats;
-use crate::worker::{Control, Crew};
+use crate::dataset::{Dataset, Recipe};
+use crate::stats::{MemoryReport, ProcessRole, Stats};
+use crate::worker::{Control, Crew, fork_server_pid};
 
 /// What happens when a sample can't be made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -147,6 +148,25 @@ impl<D: Dataset> DataLoader<D> {
     /// ```
     pub fn stats(&self) -> Stats {
         self.pool.stats()
+    }
+
+    /// What this program, the fork server and the worker processes have of the machine's memory, and
+    /// what of it they share. Takes milliseconds, since the system looks at every page.
+    pub fn memory_report(&self) -> MemoryReport {
+        let mut processes = vec![(std::process::id(), ProcessRole::Program)];
+        if self.pool.control().is_some() {
+            processes.extend(fork_server_pid().map(|pid| (pid, ProcessRole::ForkServer)));
+            let workers = self.worker_pids().into_iter();
+            processes.extend(workers.map(|pid| (pid, ProcessRole::Worker)));
+        }
+        // The names under which the system shows the files that workers map.
+        let name = |fd: BorrowedFd<'_>| {
+            let file = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+            file.ok()?.into_os_string().into_string().ok()
+        };
+        let recipe = self.dataset.recipe().ok();
+        let files = recipe.iter().flat_map(Recipe::files).filter_map(name).collect::<Vec<_>>();
+        MemoryReport::of_loader(&processes, &files)
     }
 
     /// Worker processes that died so far and were replaced.

@@ -1,6 +1,8 @@
-//! Where the time goes: what workers and loop have counted, as numbers, as a table and as a verdict.
+//! Where the time and the memory go: what workers and loop have counted, as numbers, as a table and as
+//! a verdict; and what the processes have in memory.
 
 pub(crate) mod clock;
+mod memory;
 mod verdict;
 
 use std::fmt;
@@ -8,6 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::memory::{MemoryReport, MemoryUse, ProcessMemory, ProcessRole};
 pub use self::verdict::{Bottleneck, Verdict};
 use crate::shm::{Step, Tally};
 

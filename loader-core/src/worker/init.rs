@@ -68,6 +68,11 @@ impl ForkServer {
     }
 }
 
+/// The process that forks workers, where `init` was called.
+pub(crate) fn fork_server_pid() -> Option<u32> {
+    ForkServer::get().map(|server| server.pid.as_raw_pid().unsigned_abs())
+}
+
 /// Makes worker processes possible, for loaders with
 /// [`Workers::processes`](crate::Workers::processes) and the like: forks a small server that will
 /// fork them. To be called as the first line of `main`, while the program has one thread. Takes

@@ -22,6 +22,7 @@ use std::time::Duration;
 
 pub(crate) use fill::{Job, erase};
 use init::ForkServer;
+pub(crate) use init::fork_server_pid;
 pub use init::{InitError, init, init_with};
 use job::DescribedJob;
 #[cfg(any(test, fuzzing))]

@@ -5,17 +5,18 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use loader_core::{
-    DType, DataLoader, Dataset, ErrorPolicy, Field, Fingerprint, ImageFolder, Layout, Order,
-    PathTable, Recipe, RecipeError, Sample, SampleError, SampleWriter, Stage, TableCache,
-    Transform, Workers,
+    DType, DataLoader, Dataset, ErrorPolicy, Field, Fingerprint, ImageFolder, Layout, MemoryUse,
+    Order, PathTable, ProcessRole, Recipe, RecipeError, Sample, SampleError, SampleWriter, Stage,
+    TableCache, Transform, Workers,
 };
 
-use crate::data::{hashes, noise, undisturbed, wait_until};
+use crate::data::{Noise, hashes, noise, undisturbed, wait_until};
 use crate::victims::Victim;
 
 crate::tests![
     five_million_paths_weigh_nothing_in_any_worker,
     workers_stay_for_all_epochs,
+    a_report_tells_shared_memory_from_what_a_worker_owns,
     images_that_claim_to_be_huge_take_no_memory,
     processes_start_while_32_threads_allocate_and_decode,
 ];
@@ -65,17 +66,6 @@ impl Dataset for Paths {
     }
 }
 
-/// Private and proportional memory of a process, in bytes.
-fn memory(pid: u32) -> (u64, u64) {
-    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
-    let sum = |keys: &[&str]| -> u64 {
-        let lines = rollup.lines().filter_map(|line| line.split_once(':'));
-        let lines = lines.filter(|(key, _)| keys.contains(key));
-        lines.map(|(_, kb)| kb.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10).sum()
-    };
-    (sum(&["Private_Clean", "Private_Dirty"]), sum(&["Pss"]))
-}
-
 fn five_million_paths_weigh_nothing_in_any_worker() {
     Victim::start("well_read").succeeds();
 }
@@ -111,13 +101,14 @@ pub(crate) fn well_read() {
                 let expected = format!("/data/{}", path(batch.indices().next().unwrap()).0);
                 assert!(found.starts_with(expected.as_bytes()));
             }
-            loader.worker_pids().into_iter().map(memory).collect::<Vec<_>>()
+            let workers = loader.worker_pids().into_iter();
+            workers.map(|pid| MemoryUse::of(pid).unwrap()).collect::<Vec<_>>()
         });
         let epochs: Vec<_> = epochs.collect();
         assert_eq!(loader.restarts(), 0);
-        let own = epochs.iter().flatten().map(|memory| memory.0).max().unwrap();
+        let own = epochs.iter().flatten().map(|memory| memory.uss).max().unwrap();
         assert!(own < MOST, "{workers} workers: {epochs:?}");
-        let pss = |epoch: usize| epochs[epoch].iter().map(|memory| memory.1).sum::<u64>();
+        let pss = |epoch: usize| epochs[epoch].iter().map(|memory| memory.pss).sum::<u64>();
         assert!(pss(2) < pss(0) + (1 << 20), "{workers} workers: {epochs:?}");
         table = Some(again);
     }
@@ -132,6 +123,34 @@ fn workers_stay_for_all_epochs() {
         assert_eq!(loader.worker_pids(), pids);
     }
     assert_eq!(loader.restarts(), 0);
+}
+
+fn a_report_tells_shared_memory_from_what_a_worker_owns() {
+    let dataset = Noise { large: true, ..noise(200) };
+    let loader = dataset.loader().workers(Workers::processes(2)).build().unwrap();
+    wait_until("all workers", || loader.worker_pids().len() == 2);
+    let batch = loader.epoch(0).unwrap().next().unwrap().unwrap();
+    let image = batch.get::<f32>("image").unwrap();
+    // Pages are mapped when they are touched.
+    assert!(image.iter().all(|value| (0.0..1.0).contains(value)));
+    let bytes = 4 * image.len() as u64;
+    let report = loader.memory_report();
+    let roles: Vec<_> = report.processes.iter().map(|process| process.role).collect();
+    let worker = ProcessRole::Worker;
+    assert_eq!(roles, [ProcessRole::Program, ProcessRole::ForkServer, worker, worker]);
+    assert_eq!(report.processes[0].pid, std::process::id());
+    let text = report.to_string();
+    // The batch is mapped by its reader and by whoever made a sample of it; it is nobody's own.
+    assert!(report.processes[0].batches.rss >= bytes, "{text}");
+    let workers = &report.processes[2..];
+    assert!(workers.iter().map(|process| process.batches.rss).sum::<u64>() >= bytes, "{text}");
+    assert!(workers.iter().all(|process| process.anonymous.uss < MOST), "{text}");
+    let (total, batches) = (report.sum(|p| p.total), report.sum(|p| p.batches));
+    assert!(batches.pss + bytes <= batches.rss && total.pss + bytes <= total.rss, "{text}");
+    assert!(text.contains("These 4 processes have "), "{text}");
+
+    let threads = noise(20).loader().workers(Workers::threads(2)).build().unwrap();
+    assert_eq!(threads.memory_report().processes.len(), 1);
 }
 
 /// Fifty bytes that claim to be a PNG of 100,000 x 100,000 pixels.
