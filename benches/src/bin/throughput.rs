@@ -3,9 +3,10 @@
 //! `throughput --root FOLDER [--task train|eval] [--workers threads:N|processes:N|subprocess:N]
 //! [--batch-size 128] [--size 224] [--epochs 3] [--latency MS] [--readers N] [--json FILE]`
 //!
-//! Every epoch is timed by itself; the table ends with their median. Building the loader and the wait
-//! for its first batch are told apart from that. The images come from the page cache if they fit there,
-//! since the first epoch reads them all. `--latency` makes each file take that long to open, once an
+//! Every epoch is timed by itself; the table ends with their median. Beside the rate stands where the
+//! workers' time went, in microseconds a sample, and at the end what the loader makes of it. Building
+//! the loader and the wait for its first batch are told apart from that. The images come from the page
+//! cache if they fit there, since the first epoch reads them all. `--latency` makes each file take that long to open, once an
 //! epoch, as on a network's file system; `--readers` is the number of threads that read ahead, 0 for
 //! none.
 
@@ -18,7 +19,7 @@ use std::time::{Duration, Instant};
 use benches::{Args, median};
 use loader_core::{
     DataLoader, Dataset, Field, Fingerprint, ImageDataset, ImageFolder, ReadAhead, Recipe,
-    RecipeError, Sample, SampleError, SampleWriter, Transform, Workers,
+    RecipeError, Sample, SampleError, SampleWriter, Stage, Transform, Workers,
 };
 use serde_json::json;
 
@@ -74,7 +75,11 @@ fn run() -> Result<(), String> {
 
     let mut first = None;
     let mut rates = Vec::new();
-    println!("{:24} {:>12}", "epoch", "images/s");
+    let (mut before, mut stats) = (loader.stats(), Vec::new());
+    println!(
+        "{:24} {:>12} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>6} {:>6}",
+        "epoch", "images/s", "load", "read", "decode", "transf.", "write", "CPU", "busy", "waits"
+    );
     for epoch in 0..epochs {
         let start = Instant::now();
         let mut images = 0;
@@ -83,8 +88,21 @@ fn run() -> Result<(), String> {
             first.get_or_insert_with(|| start.elapsed().as_secs_f64());
         }
         let rate = images as f64 / start.elapsed().as_secs_f64();
-        println!("{epoch:<24} {rate:>12.1}");
         rates.push(rate);
+        let now = loader.stats();
+        let of = now.since(&before);
+        before = now;
+        let each = |time: Duration| time.as_secs_f64() * 1e6 / of.load.count.max(1) as f64;
+        let [load, read, decode, transform, write] =
+            [of.load, of.read, of.decode, of.transform, of.write].map(|stage| each(stage.time));
+        println!(
+            "{epoch:<24} {rate:>12.1} {load:>8.1} {read:>8.1} {decode:>8.1} {transform:>8.1} \
+             {write:>8.1} {:>8.1} {:>5.1}% {:>5.1}%",
+            each(of.cpu),
+            of.busy_share() * 100.0,
+            of.wait_share() * 100.0
+        );
+        stats.push(of);
     }
     let first = first.unwrap_or(f64::NAN);
     println!("{:24} {:>12.1}", "median", median(&rates).unwrap_or(f64::NAN));
@@ -93,12 +111,16 @@ fn run() -> Result<(), String> {
     println!("{:24} {:>9.2} ms", "first batch", first * 1e3);
     println!("{:24} {:>12}", "workers", workers);
     println!("{:24} {:>12}", "decoder", loader_core::DECODER);
+    if let Some(last) = stats.last() {
+        println!("{}", last.verdict());
+    }
     if let Some(path) = args.get("json") {
         let text = json!({
             "root": root, "task": task, "workers": workers.to_string(), "size": size,
             "decoder": loader_core::DECODER, "latency_ms": latency.as_millis() as u64,
             "readers": readers, "images_per_second": rates,
             "seconds": { "open": opened, "build": built, "first_batch": first },
+            "stats": stats,
         });
         fs::write(path, text.to_string()).map_err(|e| format!("{path}: {e}"))?;
     }
@@ -137,6 +159,7 @@ impl Dataset for Distant {
         out: &mut SampleWriter<'_>,
     ) -> Result<(), SampleError> {
         if !self.latency.is_zero() && !self.near().remove(&sample.index) {
+            out.enter(Stage::Read);
             std::thread::sleep(self.latency);
         }
         self.images.load(sample, scratch, out)
