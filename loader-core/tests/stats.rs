@@ -3,6 +3,7 @@
 // Helpers of tests are tests.
 #![allow(clippy::unwrap_used)]
 
+use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,6 +16,7 @@ use loader_core::{
     ImageFolder, Layout, Sample, SampleError, SampleWriter, Stage, Stats, TableCache, Transform,
     Workers,
 };
+use serde_json::Value;
 
 /// What making a sample takes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -267,4 +269,68 @@ fn an_epoch_that_ends_with_an_error_counts_it() {
     assert!(loader.epoch(0).unwrap().any(|batch| batch.is_err()));
     let stats = loader.stats();
     assert_eq!((stats.batches, stats.failed, stats.skipped, stats.substituted), (0, 1, 0, 0));
+}
+
+/// The events of a trace that have a duration, by name.
+fn spans(trace: &[u8]) -> HashMap<String, Vec<Value>> {
+    let trace: Value = serde_json::from_slice(trace).unwrap();
+    let mut spans: HashMap<String, Vec<Value>> = HashMap::new();
+    for event in trace["traceEvents"].as_array().unwrap() {
+        if event["ph"] == "X" {
+            spans.entry(event["name"].as_str().unwrap().into()).or_default().push(event.clone());
+        }
+    }
+    spans
+}
+
+#[test]
+fn a_trace_shows_each_stage_of_each_sample_of_each_worker() {
+    let root = tempfile::tempdir().unwrap();
+    let (folder, _) = folder(root.path());
+    let dataset = folder.transform(Transform::new().resize((8, 8))).unwrap();
+    let builder = DataLoader::builder(dataset).batch_size(5).error_policy(ErrorPolicy::Skip);
+    let builder = builder.workers(Workers::threads(2)).prefetch_next_epoch(false).trace(100);
+    let loader = builder.build().unwrap();
+    epoch(&loader, 4, || thread::sleep(Duration::from_millis(1)));
+    let mut trace = Vec::new();
+    loader.write_trace(&mut trace).unwrap();
+    let spans = spans(&trace);
+    let count = |name: &str| spans[name].len();
+    assert_eq!((count("sample"), count("failed sample")), (17, 3));
+    assert_eq!((count("read"), count("decode"), count("write")), (20, 20, 17));
+    assert_eq!((count("wait"), count("work on a batch")), (4, 4));
+    assert!(spans["work on a batch"].iter().all(|span| span["dur"].as_f64().unwrap() >= 1000.0));
+    let mut named: Vec<_> = spans["sample"].iter().chain(&spans["failed sample"]).collect();
+    named.sort_by_key(|span| span["args"]["index"].as_u64());
+    for (n, span) in named.iter().enumerate() {
+        assert_eq!((&span["args"]["epoch"], &span["args"]["index"]), (&4.into(), &n.into()));
+        assert!(span["args"]["path"].as_str().unwrap().ends_with(&format!("class/{n:02}.png")));
+    }
+    // The stages of a worker's samples lie in them and follow each other.
+    for worker in 0..2 {
+        let mut stages: Vec<_> = ["load", "read", "decode", "transform", "write"]
+            .iter()
+            .flat_map(|name| spans[*name].iter().filter(|span| span["tid"] == worker))
+            .map(|span| (span["ts"].as_f64().unwrap(), span["dur"].as_f64().unwrap()))
+            .collect();
+        stages.sort_by(|a, b| a.partial_cmp(b).unwrap());
+        assert!(stages.windows(2).all(|pair| pair[0].0 + pair[0].1 < pair[1].0 + 0.01));
+    }
+}
+
+#[test]
+fn a_trace_keeps_the_last_samples_and_none_where_none_was_asked_for() {
+    let loader =
+        costly(200, Cost::default()).workers(Workers::threads(1)).trace(10).build().unwrap();
+    epoch(&loader, 0, || {});
+    let mut trace = Vec::new();
+    loader.write_trace(&mut trace).unwrap();
+    let kept: Vec<_> = spans(&trace)["sample"]
+        .iter()
+        .map(|span| span["args"]["index"].as_u64().unwrap())
+        .collect();
+    assert!(kept.into_iter().eq(190..200));
+    let loader = costly(8, Cost::default()).build().unwrap();
+    let error = loader.write_trace(Vec::new()).unwrap_err().to_string();
+    assert!(error.contains("DataLoaderBuilder::trace"), "{error}");
 }

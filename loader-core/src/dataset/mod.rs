@@ -247,7 +247,7 @@ impl<'a> SampleWriter<'a> {
     /// [`Transform`](Stage::Transform) or [`Write`](Stage::Write) until the next stage begins or the
     /// sample ends. What is not said counts as `load`. Takes some 30 ns.
     ///
-    /// A [`Pipeline`](crate::Pipeline) says its stages by itself.
+    /// A [`Pipeline`](crate::Pipeline) says its stages by itself, and that they are over.
     pub fn enter(&mut self, stage: Stage) {
         clock::enter(match stage {
             Stage::Read => Step::Read,

@@ -494,12 +494,12 @@ impl Pipeline {
         scratch: &mut ImageScratch,
         out: &mut [u8],
     ) -> Result<(), SampleError> {
-        let before = clock::enter(Lap::Decode);
+        clock::enter(Lap::Decode);
         let mut plan = std::mem::take(&mut scratch.plan);
         let result = self.run_planned(bytes, sample, &mut plan, scratch, out);
         scratch.plan = plan;
         scratch.trim();
-        clock::enter(before);
+        clock::enter(Lap::Load);
         result
     }
 

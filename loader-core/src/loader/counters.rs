@@ -1,10 +1,11 @@
 //! What the loop's side of a loader counts: how long it waited and worked, and what it got.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::shm::{nanos, now};
-use crate::stats::Stats;
+use crate::shm::{Recorder, nanos, now};
+use crate::stats::{Stats, trace};
 
 /// Relaxed throughout: these are read to be shown, and nothing else hangs on them. One thread at a
 /// time counts, the one that has the epoch.
@@ -20,6 +21,20 @@ pub(super) struct Counters {
     failed: AtomicU64,
     skipped: AtomicU64,
     substituted: AtomicU64,
+    recorder: Option<Arc<Recorder>>,
+    /// For the timeline: the epoch and the batch that the loop works on.
+    at: [AtomicU64; 2],
+}
+
+/// What the loop gets when it asks for a batch.
+pub(super) enum Answer {
+    Batch {
+        epoch: u64,
+        batch: u64,
+    },
+    /// None, and the loop goes on.
+    Later,
+    End,
 }
 
 /// Time that is spent in stretches.
@@ -44,12 +59,13 @@ impl Stretch {
         self.end_at(now());
     }
 
-    /// Does nothing where none lasts.
-    fn end_at(&self, now: Duration) {
+    /// Does nothing where none lasts; gives when it began otherwise.
+    fn end_at(&self, now: Duration) -> Option<u64> {
         let since = self.since.swap(0, Ordering::Relaxed);
-        if since > 0 {
+        (since > 0).then(|| {
             self.ended.fetch_add(nanos(now).saturating_sub(since), Ordering::Relaxed);
-        }
+            since
+        })
     }
 
     /// Begins one where it should last and does not, and the other way round.
@@ -67,7 +83,7 @@ impl Stretch {
 }
 
 impl Counters {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(recorder: Option<Arc<Recorder>>) -> Self {
         let [waited, waited_for_slot, looped, short_of_slots] = Default::default();
         let [batches, samples, failed, skipped, substituted] = Default::default();
         Self {
@@ -81,28 +97,49 @@ impl Counters {
             failed,
             skipped,
             substituted,
+            recorder,
+            at: Default::default(),
         }
     }
 
     /// The loop asks for a batch.
     pub(super) fn asked(&self) {
         let now = now();
-        self.looped.end_at(now);
+        let since = self.looped.end_at(now);
+        self.record(trace::LOOP, since, now);
         self.waited.begin_at(now);
     }
 
     /// It has its answer, and where that is not the epoch's end, works on.
-    pub(super) fn answered(&self, works_on: bool) {
+    pub(super) fn answered(&self, answer: Answer) {
         let now = now();
-        self.waited.end_at(now);
-        if works_on {
+        let since = self.waited.end_at(now);
+        if let Answer::Batch { epoch, batch } = answer {
+            self.at[0].store(epoch, Ordering::Relaxed);
+            self.at[1].store(batch, Ordering::Relaxed);
+            self.record(trace::WAIT, since, now);
+        }
+        if !matches!(answer, Answer::End) {
             self.looped.begin_at(now);
         }
     }
 
+    fn record(&self, kind: u32, since: Option<u64>, now: Duration) {
+        if let (Some(recorder), Some(since)) = (&self.recorder, since) {
+            let [epoch, batch] = [0, 1].map(|i: usize| self.at[i].load(Ordering::Relaxed));
+            recorder.add(recorder.loop_ring(), kind, (since, batch, epoch), [(0, nanos(now))]);
+        }
+    }
+
+    pub(super) fn recorder(&self) -> Option<&Recorder> {
+        self.recorder.as_deref()
+    }
+
     /// The loop leaves the epoch.
     pub(super) fn left(&self) {
-        self.looped.end();
+        let now = now();
+        let since = self.looped.end_at(now);
+        self.record(trace::LOOP, since, now);
     }
 
     pub(super) fn waiting_for_slot(&self) -> &Stretch {

@@ -123,9 +123,20 @@ impl<D: Dataset> Iterator for Epoch<D> {
         while !self.ended {
             let ready = self.pool.next(self.ticket, self.epoch);
             match ready.and_then(|ready| ready.map(|ready| self.judge(ready)).transpose()) {
-                Ok(Some(Some(batch))) => return Some(Ok(batch)),
+                Ok(Some(Some(batch))) => {
+                    let (epoch, number, samples) = (self.epoch, batch.number(), batch.len());
+                    tracing::trace!(epoch, batch = number, samples, "batch delivered");
+                    return Some(Ok(batch));
+                }
                 Ok(Some(None)) => {}
-                Ok(None) => self.ended = true,
+                Ok(None) => {
+                    tracing::debug!(
+                        epoch = self.epoch,
+                        failures = self.report.count,
+                        "epoch ended"
+                    );
+                    self.ended = true;
+                }
                 Err(LoadError::BatchesHeld { held, max, waited, refused }) => {
                     // The one error that the caller can mend and go on from.
                     return Some(Err(LoadError::BatchesHeld { held, max, waited, refused }));

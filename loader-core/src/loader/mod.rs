@@ -11,6 +11,7 @@ mod share;
 mod state;
 mod watch;
 
+use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
@@ -150,6 +151,22 @@ impl<D: Dataset> DataLoader<D> {
         self.pool.stats()
     }
 
+    /// Writes a timeline of the last samples of every worker, and of what the loop waited and worked, as
+    /// JSON that `chrome://tracing` and <https://ui.perfetto.dev> show. How many samples is what
+    /// [`trace`](DataLoaderBuilder::trace) was given. May be called at any time, while workers work.
+    ///
+    /// ```no_run
+    /// # fn train(loader: &loader_core::DataLoader<loader_core::ImageDataset>) -> std::io::Result<()> {
+    /// loader.write_trace(std::fs::File::create("trace.json")?)
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Where no timeline was kept, or `out` does not take it.
+    pub fn write_trace(&self, out: impl io::Write) -> io::Result<()> {
+        self.pool.write_trace(out)
+    }
+
     /// What this program, the fork server and the worker processes have of the machine's memory, and
     /// what of it they share. Takes milliseconds, since the system looks at every page.
     pub fn memory_report(&self) -> MemoryReport {
@@ -253,6 +270,7 @@ impl<D: Dataset> DataLoader<D> {
         let ticket = self.pool.start(from.epoch(), from.batch(), from.missing());
         let (dataset, pool) = (Arc::clone(&self.dataset), Arc::clone(&self.pool));
         let epoch = from.epoch();
+        tracing::debug!(epoch, batch = from.batch(), "epoch started");
         let track = self.tracker.start(from);
         let tracker = Arc::clone(&self.tracker);
         Epoch::new(dataset, pool, self.policy, ticket, epoch, tracker, track)

@@ -3,17 +3,18 @@
 //! Its lock is taken by the consumer once a batch, when one is asked for and when one comes back.
 
 use std::collections::VecDeque;
+use std::io::{self, Write};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::counters::Counters;
+use super::counters::{Answer, Counters};
 use super::error::LoadError;
 use super::read_ahead::Readers;
 use super::watch::{Verdict, Watch};
 use crate::dataset::{Location, SampleError, Stage};
 use crate::shm::{Arena, Descriptor, MemoryError, Shares, SlotLease, WorkerId, now};
-use crate::stats::Stats;
+use crate::stats::{Stats, trace};
 use crate::worker::{Batches, Control, WorkerError};
 
 /// How long a process that died with batches open goes unnoticed by who waits for their memory.
@@ -114,6 +115,7 @@ impl Pool {
         plan: Plan,
         locate: Box<Locate>,
         readers: Option<Readers>,
+        counters: Counters,
     ) -> Result<Self, MemoryError> {
         let mut state = State::default();
         for slot in 0..(plan.prefetch + 1).min(arena.max_slots()) as u32 {
@@ -123,7 +125,6 @@ impl Pool {
         state.free.reverse();
         state.reserved = state.free.len() as u32;
         let (state, control) = (Mutex::new(state), OnceLock::new());
-        let counters = Counters::new();
         Ok(Self { arena, shares, plan, locate, readers, state, counters, control })
     }
 
@@ -139,6 +140,16 @@ impl Pool {
 
     pub(super) fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// Writes the timeline that is kept.
+    pub(super) fn write_trace(&self, out: impl Write) -> io::Result<()> {
+        let recorder = self.counters.recorder().ok_or_else(|| {
+            io::Error::other(
+                "no timeline was kept: ask for one by DataLoaderBuilder::trace(samples)",
+            )
+        })?;
+        trace::write(recorder, &self.locate, out)
     }
 
     /// What workers and loop have counted so far.
@@ -244,7 +255,12 @@ impl Pool {
     ) -> Result<Option<Ready>, LoadError> {
         self.counters.asked();
         let next = self.wait_for_next(ticket, epoch);
-        self.counters.answered(matches!(next, Ok(Some(_)) | Err(LoadError::BatchesHeld { .. })));
+        self.counters.answered(match &next {
+            Ok(Some(ready)) => Answer::Batch { epoch, batch: ready.batch },
+            // The loop drops a batch and asks again.
+            Err(LoadError::BatchesHeld { .. }) => Answer::Later,
+            Ok(None) | Err(_) => Answer::End,
+        });
         next
     }
 

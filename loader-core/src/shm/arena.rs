@@ -79,7 +79,8 @@ impl Arena {
         max_slots: usize,
         workers: usize,
     ) -> Result<Self, MemoryError> {
-        let segment = Segment::create(Self::len(&geometry, max_slots, workers))?;
+        let len = Self::len(&geometry, max_slots, workers);
+        let segment = Segment::create("loader-batches", len)?;
         segment.reserve(0..Geometry::slots_at(max_slots, workers))?;
         Ok(Self::over(segment, geometry, max_slots, workers))
     }

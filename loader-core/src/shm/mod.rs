@@ -12,6 +12,7 @@ mod lease;
 mod named;
 mod place;
 mod process;
+mod recorder;
 mod sealed;
 mod segment;
 mod share;
@@ -31,10 +32,13 @@ pub(crate) use lease::{Filled, SlotLease};
 pub use named::{OpenError, SweptSegment, sweep_segments};
 pub(crate) use named::{Reference, Shares};
 pub(crate) use place::{MAX_INDEX, Place};
+pub(crate) use recorder::{MAX_RECORDS, Record, Recorder};
 pub(crate) use sealed::{map_sealed, sealed_file};
 pub use segment::MemoryError;
 pub(crate) use segment::available_memory;
-pub(crate) use tally::{Laps, STEPS, Step, Tally};
+#[cfg(test)]
+pub(crate) use tally::STEPS;
+pub(crate) use tally::{Laps, Step, Tally};
 
 #[cfg(test)]
 mod tests;

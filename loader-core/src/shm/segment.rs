@@ -66,11 +66,11 @@ enum Map {
 }
 
 impl Segment {
-    /// A segment of `len` bytes of address space, none of them reserved.
-    pub(super) fn create(len: usize) -> Result<Self, MemoryError> {
+    /// A segment of `len` bytes of address space, none of them reserved. The system shows it under that
+    /// name.
+    pub(super) fn create(name: &str, len: usize) -> Result<Self, MemoryError> {
         let system = |source| MemoryError::System { needed: len as u64, source };
-        let fd =
-            memfd_create("loader-batches", MemfdFlags::CLOEXEC).map_err(|e| system(e.into()))?;
+        let fd = memfd_create(name, MemfdFlags::CLOEXEC).map_err(|e| system(e.into()))?;
         let file = File::from(fd);
         file.set_len(len as u64).map_err(system)?;
         let map = MmapOptions::new().len(len).map_raw(&file).map_err(system)?;
@@ -214,7 +214,7 @@ mod tests {
     fn more_than_the_machine_has_is_an_error_that_tells_both_sides() {
         let available = available_memory().unwrap();
         let len = usize::try_from(available).unwrap() * 2;
-        let segment = Segment::create(len).unwrap();
+        let segment = Segment::create("test", len).unwrap();
         match segment.reserve(0..len) {
             Err(MemoryError::Exhausted { needed, available }) => {
                 assert!(needed == len as u64 && available > 0);
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn reserved_memory_is_zero() {
-        let segment = Segment::create(1 << 20).unwrap();
+        let segment = Segment::create("test", 1 << 20).unwrap();
         segment.reserve(0..1 << 16).unwrap();
         // SAFETY: in bounds and reserved; nobody else has the segment.
         let bytes = unsafe { std::slice::from_raw_parts(segment.as_mut_ptr(), 1 << 16) };

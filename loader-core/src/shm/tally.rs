@@ -44,17 +44,30 @@ pub(crate) enum Step {
 
 pub(crate) const STEPS: usize = 5;
 
+impl Step {
+    pub(crate) const fn bit(self) -> u8 {
+        1 << self as u8
+    }
+}
+
 /// What one attempt at a sample took.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Laps {
     /// Nanoseconds in each step.
     pub(crate) times: [u64; STEPS],
-    /// The steps that it got to.
-    pub(crate) entered: [bool; STEPS],
+    /// The steps that it got to, as [bits](Step::bit).
+    pub(crate) entered: u8,
     /// Bytes that were read for it.
     pub(crate) bytes: u64,
     /// When it ended.
     pub(crate) end: u64,
+}
+
+impl Laps {
+    /// Those of a sample that is begun at that time.
+    pub(crate) const fn begun(since: u64) -> Self {
+        Self { times: [0; STEPS], entered: Step::Load.bit(), bytes: 0, end: since }
+    }
 }
 
 /// A worker's tally as it is read.
@@ -84,7 +97,7 @@ impl Desk<'_> {
     /// Counts an attempt at a sample that has ended.
     pub(crate) fn count(&self, laps: &Laps) {
         for step in 0..STEPS {
-            if laps.entered[step] {
+            if laps.entered & 1 << step != 0 {
                 self.add(TIMES + 8 * step, laps.times[step]);
                 self.add(COUNTS + 8 * step, 1);
             }

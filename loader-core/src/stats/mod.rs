@@ -3,6 +3,7 @@
 
 pub(crate) mod clock;
 mod memory;
+pub(crate) mod trace;
 mod verdict;
 
 use std::fmt;

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::dataset::{Dataset, Sample, SampleError, SampleWriter, Stage};
 use crate::rng::Draws;
 use crate::sampler::{EpochOrder, Sampler};
-use crate::shm::{Arena, Claim, Descriptor, Desk, WorkerId};
-use crate::stats::clock;
+use crate::shm::{Arena, Claim, Descriptor, Desk, Recorder, WorkerId};
+use crate::stats::{clock, trace};
 
 /// How often a failed sample is replaced by another that fails too before the place counts as failed.
 const SUBSTITUTES: u32 = 8;
@@ -51,6 +51,8 @@ pub(crate) struct Job {
     pub(crate) sampler: Sampler,
     pub(crate) seed: u64,
     pub(crate) substitute: bool,
+    /// Where a timeline is kept, if it is.
+    pub(crate) recorder: Option<Arc<Recorder>>,
     /// Orders of recent epochs, so that one which takes a sort is made once.
     orders: Mutex<Vec<(u64, EpochOrder)>>,
 }
@@ -62,16 +64,17 @@ impl Job {
         sampler: Sampler,
         seed: u64,
         substitute: bool,
+        recorder: Option<Arc<Recorder>>,
     ) -> Self {
         let orders = Mutex::default();
-        Self { arena, dataset, sampler, seed, substitute, orders }
+        Self { arena, dataset, sampler, seed, substitute, recorder, orders }
     }
 
     /// Claims and fills until the arena is closed.
     pub(crate) fn work(&self, worker: WorkerId) {
         let desk = self.arena.desk(worker);
         desk.start();
-        let mut filler = Filler { job: self, desk, make: self.fresh(), order: None };
+        let mut filler = Filler { job: self, worker, desk, make: self.fresh(), order: None };
         while let Some(claim) = self.arena.next_claim(worker) {
             filler.fill(claim);
         }
@@ -97,6 +100,7 @@ impl Job {
 
 struct Filler<'a> {
     job: &'a Job,
+    worker: WorkerId,
     desk: Desk<'a>,
     make: Box<MakeSample>,
     order: Option<(u64, EpochOrder)>,
@@ -153,8 +157,17 @@ impl Filler<'_> {
                 continue;
             }
             let since = claim.begin(at, sample.index);
-            let (made, laps) = clock::timed(since, || self.make(&sample, &mut claim.writer(at)));
+            let recorder = self.job.recorder.as_deref();
+            let make = || self.make(&sample, &mut claim.writer(at));
+            let (made, laps) = clock::timed(since, recorder.is_some(), make);
             self.desk.count(&laps);
+            if let Some(recorder) = recorder {
+                let kind = if made.is_ok() { trace::SAMPLE } else { trace::FAILED };
+                let what = (since, sample.index, epoch);
+                clock::last_laps(|laps| {
+                    recorder.add(self.worker.into(), kind, what, laps.iter().copied());
+                });
+            }
             match made {
                 Ok(()) => return claim.made(at, pick.padding),
                 Err(error) => claim.failed(at, &error),

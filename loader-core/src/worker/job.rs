@@ -10,10 +10,10 @@ use super::registry::Registry;
 use crate::dataset::{DescribedRecipe, Recipe};
 use crate::field::Field;
 use crate::sampler::DescribedSampler;
-use crate::shm::{Arena, Geometry, MAX_SLOTS, MAX_WORKERS};
+use crate::shm::{Arena, Geometry, MAX_RECORDS, MAX_SLOTS, MAX_WORKERS, Recorder};
 
-/// What a worker process needs to know. Its files are, in this order: the arena, the numbers of the
-/// order if it is an explicit one, those of the dataset.
+/// What a worker process needs to know. Its files are, in this order: the arena, the rings of a timeline
+/// if one is kept, the numbers of the order if it is an explicit one, those of the dataset.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct DescribedJob {
     pub(super) processes: u16,
@@ -24,19 +24,22 @@ pub(crate) struct DescribedJob {
     sampler: DescribedSampler,
     seed: u64,
     substitute: bool,
+    /// Records of each ring of the timeline.
+    recorded: Option<usize>,
     dataset: DescribedRecipe,
 }
 
 /// The open files that go with it.
 pub(super) struct JobFiles {
     arena: OwnedFd,
+    recorder: Option<OwnedFd>,
     numbers: Option<OwnedFd>,
     recipe: Recipe,
 }
 
 impl JobFiles {
     pub(super) fn borrowed(&self) -> Vec<BorrowedFd<'_>> {
-        let own = [Some(&self.arena), self.numbers.as_ref()];
+        let own = [Some(&self.arena), self.recorder.as_ref(), self.numbers.as_ref()];
         own.into_iter().flatten().map(AsFd::as_fd).chain(self.recipe.files()).collect()
     }
 }
@@ -60,9 +63,13 @@ impl DescribedJob {
             sampler,
             seed: job.seed,
             substitute: job.substitute,
+            recorded: job.recorder.as_ref().map(|recorder| recorder.records()),
             dataset: recipe.described(),
         };
-        Ok((described, JobFiles { arena: arena.fd().try_clone_to_owned()?, numbers, recipe }))
+        let recorder = job.recorder.as_ref();
+        let recorder = recorder.map(|recorder| recorder.fd().try_clone_to_owned()).transpose()?;
+        let arena = arena.fd().try_clone_to_owned()?;
+        Ok((described, JobFiles { arena, recorder, numbers, recipe }))
     }
 
     /// Workers of all processes.
@@ -77,15 +84,25 @@ impl DescribedJob {
             let (workers, slots) = (self.workers(), self.max_slots);
             return Err(format!("a job of {workers} workers and {slots} slots"));
         }
+        if self.recorded.is_some_and(|records| !in_range(records, MAX_RECORDS)) {
+            return Err(format!("a timeline of {:?} records", self.recorded));
+        }
         let workers = self.workers();
         let geometry = Geometry::new(self.fields, self.batch_size).map_err(|e| e.to_string())?;
         let mut files = files.into_iter();
         let mut next = |what: &str| files.next().ok_or(format!("the job came without {what}"));
         let arena = Arena::attach(next("its arena")?, geometry, self.max_slots, workers)
             .map_err(|e| format!("the memory for batches: {e}"))?;
+        let recorder = match self.recorded {
+            None => None,
+            Some(records) => {
+                let recorder = Recorder::attach(next("its timeline")?, records, workers);
+                Some(Arc::new(recorder.map_err(|e| format!("the memory for a timeline: {e}"))?))
+            }
+        };
         let sampler = self.sampler.attach(|| next("the numbers of its order"))?;
         let dataset = registry.attach(self.dataset.with_files(files.collect()))?;
-        Ok(Job::new(Arc::new(arena), dataset, sampler, self.seed, self.substitute))
+        Ok(Job::new(Arc::new(arena), dataset, sampler, self.seed, self.substitute, recorder))
     }
 }
 
@@ -99,13 +116,14 @@ pub(crate) fn fuzz_job(bytes: &[u8], numbers: OwnedFd, table: OwnedFd) {
         slots.checked_add(Geometry::slots_at(job.max_slots.min(MAX_SLOTS), job.workers()))
     });
     let len = len.unwrap_or(0).min(1 << 26) as u64;
-    let flags = rustix::fs::MemfdFlags::CLOEXEC;
-    let Ok(arena) = rustix::fs::memfd_create("fuzz", flags) else { return };
-    if rustix::fs::ftruncate(&arena, len).is_err() {
-        return;
-    }
+    let sparse = |len: u64| {
+        let file = rustix::fs::memfd_create("fuzz", rustix::fs::MemfdFlags::CLOEXEC).ok()?;
+        rustix::fs::ftruncate(&file, len).ok().map(|()| file)
+    };
+    let Some(arena) = sparse(len) else { return };
+    let recorder = job.recorded.and_then(|_| sparse(1 << 26));
     let numbers = job.sampler.has_numbers().then_some(numbers);
-    let files = [Some(arena), numbers, Some(table)].into_iter().flatten().collect();
+    let files = [Some(arena), recorder, numbers, Some(table)].into_iter().flatten().collect();
     if let Ok(job) = job.attach(files, &Registry::new()) {
         let order = job.sampler.epoch(0);
         (0..order.len().min(3)).for_each(|position| {

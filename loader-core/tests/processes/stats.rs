@@ -6,7 +6,11 @@ use loader_core::Workers;
 
 use crate::data::{Act, Noise, flag_file, noise, wait_until};
 
-crate::tests![every_model_counts_alike, what_a_process_counted_stays_when_it_dies,];
+crate::tests![
+    every_model_counts_alike,
+    what_a_process_counted_stays_when_it_dies,
+    a_trace_shows_what_processes_did,
+];
 
 fn every_model_counts_alike() {
     let workers = |workers: Workers, count: u64| (workers, count);
@@ -53,4 +57,19 @@ fn what_a_process_counted_stays_when_it_dies() {
     assert!(!stats.lost.is_zero() && stats.failed == 0, "{stats}");
     assert!(stats.busy() >= Duration::from_micros(100 * 300), "{stats}");
     assert!(stats.to_string().contains("1 worker processes replaced"), "{stats}");
+}
+
+fn a_trace_shows_what_processes_did() {
+    let builder = noise(100).loader().prefetch_next_epoch(false).trace(1000);
+    let loader = builder.workers(Workers::processes(2).threads_per_process(2)).build().unwrap();
+    loader.epoch(0).unwrap().for_each(|batch| drop(batch.unwrap()));
+    let mut trace = Vec::new();
+    loader.write_trace(&mut trace).unwrap();
+    let trace: serde_json::Value = serde_json::from_slice(&trace).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let samples = events.iter().filter(|event| event["name"] == "sample");
+    let mut indices: Vec<_> =
+        samples.map(|sample| sample["args"]["index"].as_u64().unwrap()).collect();
+    indices.sort_unstable();
+    assert!(indices.into_iter().eq(0..100));
 }
