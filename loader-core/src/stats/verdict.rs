@@ -110,9 +110,12 @@ impl Verdict {
         let on_cpu = share(stats.cpu, busy);
         let computes = !matches!(bottleneck, Bottleneck::Read | Bottleneck::Load);
         if computes && on_cpu < GOT_CPU {
+            let help = match stats.workers > stats.cpus {
+                true => "use fewer workers",
+                false => "something else takes them",
+            };
             let sentence = format!(
-                "short of CPUs: {shares}, but {} had a CPU for {} of that ({}): use fewer workers, or keep \
-                 other work off these CPUs",
+                "short of CPUs: {shares}, but {} had a CPU for {} of that ({}): {help}",
                 count(stats.workers),
                 whole(on_cpu),
                 cpus(stats.cpus),
@@ -270,7 +273,12 @@ mod tests {
     fn workers_without_a_cpu_are_told_from_workers_with_too_much_to_do() {
         let (bottleneck, text) = verdict(&Stats { cpu: seconds(19.6), cpus: 2, ..decoding() });
         assert_eq!(bottleneck, Bottleneck::Cpus);
-        assert!(text.contains("4 workers had a CPU for 50% of that (2 CPUs)"), "{text}");
+        assert!(
+            text.ends_with("4 workers had a CPU for 50% of that (2 CPUs): use fewer workers"),
+            "{text}"
+        );
+        let (_, text) = verdict(&Stats { cpu: seconds(19.6), cpus: 4, ..decoding() });
+        assert!(text.ends_with("(4 CPUs): something else takes them"), "{text}");
     }
 
     #[test]
