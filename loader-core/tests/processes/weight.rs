@@ -108,6 +108,10 @@ pub(crate) fn well_read() {
         assert_eq!(loader.restarts(), 0);
         let own = epochs.iter().flatten().map(|memory| memory.uss).max().unwrap();
         assert!(own < MOST, "{workers} workers: {epochs:?}");
+        let report = loader.memory_report();
+        let tables = report.processes.iter().skip(2).map(|worker| worker.table);
+        let shared = tables.filter(|table| table.rss > MOST && table.uss == 0).count();
+        assert_eq!(shared, workers, "{report}");
         let pss = |epoch: usize| epochs[epoch].iter().map(|memory| memory.pss).sum::<u64>();
         assert!(pss(2) < pss(0) + (1 << 20), "{workers} workers: {epochs:?}");
         table = Some(again);
