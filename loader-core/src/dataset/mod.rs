@@ -245,7 +245,7 @@ impl<'a> SampleWriter<'a> {
     /// Says that a stage of making the sample begins, for the loader's [`Stats`](crate::Stats): its time
     /// counts as that of [`Read`](Stage::Read), [`Decode`](Stage::Decode),
     /// [`Transform`](Stage::Transform) or [`Write`](Stage::Write) until the next stage begins or the
-    /// sample ends. What is not said counts as `load`. Takes some 30 ns.
+    /// sample ends. What is not said counts as `load`. Costs a look at the clock.
     ///
     /// A [`Pipeline`](crate::Pipeline) says its stages by itself, and that they are over.
     pub fn enter(&mut self, stage: Stage) {

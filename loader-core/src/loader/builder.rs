@@ -191,7 +191,7 @@ impl<D: Dataset> DataLoaderBuilder<D> {
     }
 
     /// Keeps a timeline of the last `samples` samples of each worker, for
-    /// [`write_trace`](DataLoader::write_trace): 128 bytes each, and some 50 ns. Default 0: none.
+    /// [`write_trace`](DataLoader::write_trace): 128 bytes of shared memory each. Default 0: none.
     pub fn trace(mut self, samples: usize) -> Self {
         self.trace = samples;
         self

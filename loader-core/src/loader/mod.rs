@@ -131,7 +131,8 @@ impl<D: Dataset> DataLoader<D> {
     }
 
     /// Where the time went since the loader was built: in the stages of making samples, in waiting on
-    /// either side. Costs about a microsecond, and can be asked at any time from any thread.
+    /// either side. Reads some words of shared memory for each worker, and can be asked at any time from
+    /// any thread.
     ///
     /// ```no_run
     /// # fn train(loader: &loader_core::DataLoader<loader_core::ImageDataset>) -> Result<(), Box<dyn std::error::Error>> {

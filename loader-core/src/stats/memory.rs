@@ -67,7 +67,7 @@ pub struct MemoryReport {
 
 impl MemoryUse {
     /// That of a process, by `/proc/PID/smaps_rollup`. Takes as long as it takes the system to look at
-    /// all of its pages: about a millisecond a gigabyte.
+    /// all of its pages.
     ///
     /// # Errors
     /// Where there is no such process, or it may not be looked at.
