@@ -1,0 +1,29 @@
+//! What the training programs of this crate share.
+//!
+//! [`training`] is the loop of the `imagenet` programs, for any framework that is a
+//! [`Learner`](training::Learner), as [`in_burn`] is. What stands around the loop is the same for all:
+//! arguments, data, targets, schedule, meters, checkpoints and the shape of the network.
+
+pub mod args;
+pub mod checkpoint;
+pub mod data;
+pub mod in_burn;
+pub mod meters;
+pub mod network;
+pub mod schedule;
+pub mod targets;
+pub mod training;
+
+/// Whatever ends a program, to be told to who started it.
+pub type Error = Box<dyn std::error::Error>;
+
+/// Runs what a `main` consists of, and tells what ended it.
+pub fn exit_code(run: impl FnOnce() -> Result<(), Error>) -> std::process::ExitCode {
+    match run() {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}
