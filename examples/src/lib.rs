@@ -11,6 +11,7 @@ pub mod in_burn;
 pub mod meters;
 pub mod network;
 pub mod schedule;
+pub mod star;
 pub mod targets;
 pub mod training;
 
