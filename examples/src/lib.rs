@@ -1,13 +1,16 @@
 //! What the training programs of this crate share.
 //!
 //! [`training`] is the loop of the `imagenet` programs, for any framework that is a
-//! [`Learner`](training::Learner), as [`in_burn`] is. What stands around the loop is the same for all:
-//! arguments, data, targets, schedule, meters, checkpoints and the shape of the network.
+//! [`Learner`](training::Learner); [`in_burn`] and `in_tch` (feature `tch`) are two. What stands
+//! around the loop is the same for both: arguments, data, targets, schedule, meters, checkpoints and
+//! the shape of the network.
 
 pub mod args;
 pub mod checkpoint;
 pub mod data;
 pub mod in_burn;
+#[cfg(feature = "tch")]
+pub mod in_tch;
 pub mod meters;
 pub mod network;
 pub mod schedule;
