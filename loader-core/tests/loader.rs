@@ -184,6 +184,37 @@ fn ranks_share_an_epoch_and_mark_their_padding() {
 }
 
 #[test]
+fn loaders_of_parts_of_an_epoch_give_all_of_it() {
+    let dataset = Arc::new(noise(45));
+    let settings = || DataLoader::builder(Arc::clone(&dataset)).batch_size(4).shuffle(9);
+    let of = |loader: &DataLoader<_>, epoch| -> Vec<_> {
+        loader.epoch(epoch).unwrap().map(|batch| content(&batch.unwrap())).collect()
+    };
+    let whole = settings().build().unwrap();
+    let [first, rest] = [0..20, 20..45].map(|at| settings().positions(at).build().unwrap());
+    assert_eq!((first.samples(), rest.samples(), rest.len()), (20, 25, 7));
+    for epoch in [0, 1] {
+        assert_eq!([of(&first, epoch), of(&rest, epoch)].concat(), of(&whole, epoch));
+    }
+    let labels = |epoch| of(&first, epoch).into_iter().flat_map(|(_, labels)| labels);
+    assert_ne!(labels(0).collect::<HashSet<_>>(), labels(1).collect::<HashSet<_>>());
+
+    let shard = |rank| settings().shard(Shard::new(rank, 2, ShardMode::Exact).unwrap());
+    let (share, part) = (shard(1).build().unwrap(), shard(1).positions(8..16).build().unwrap());
+    assert_eq!(of(&part, 3), of(&share, 3)[2..4]);
+    let nested = settings().positions(20..45).positions(4..12).build().unwrap();
+    assert_eq!(of(&nested, 3), of(&rest, 3)[1..3]);
+
+    let beyond = settings().positions(20..46).build().unwrap_err();
+    assert_eq!(
+        beyond.to_string(),
+        "positions 20..46 of an epoch of 45 samples: take a part of 0..45"
+    );
+    let state = first.state();
+    assert!(whole.resume(&state).unwrap_err().to_string().contains("order"), "told apart");
+}
+
+#[test]
 fn an_interrupted_epoch_goes_on_with_the_same_batches() {
     let loader = loader(noise(60)).shuffle(3).build().unwrap();
     let whole = contents(loader.epoch(2).unwrap());

@@ -7,6 +7,7 @@ mod recipe;
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -81,6 +82,48 @@ pub trait Dataset: Send + Sync + 'static {
     fn locate(&self, index: u64) -> Location {
         let _ = index;
         Location::default()
+    }
+}
+
+/// A dataset that several loaders share.
+impl<D: Dataset> Dataset for Arc<D> {
+    type Scratch = D::Scratch;
+
+    fn len(&self) -> u64 {
+        (**self).len()
+    }
+
+    fn fields(&self) -> Vec<Field> {
+        (**self).fields()
+    }
+
+    fn load(
+        &self,
+        sample: &Sample,
+        scratch: &mut Self::Scratch,
+        out: &mut SampleWriter<'_>,
+    ) -> Result<(), SampleError> {
+        (**self).load(sample, scratch, out)
+    }
+
+    fn fingerprint(&self) -> Fingerprint {
+        (**self).fingerprint()
+    }
+
+    fn read_ahead(&self, index: u64) -> bool {
+        (**self).read_ahead(index)
+    }
+
+    fn recipe(&self) -> Result<Recipe, RecipeError> {
+        (**self).recipe()
+    }
+
+    fn fingerprint_parts(&self) -> Vec<(&'static str, Fingerprint)> {
+        (**self).fingerprint_parts()
+    }
+
+    fn locate(&self, index: u64) -> Location {
+        (**self).locate(index)
     }
 }
 

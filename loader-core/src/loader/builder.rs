@@ -1,5 +1,6 @@
 //! Building a loader: every default, and every contradiction as an error.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ const BUDGET: u64 = 2 << 30;
 
 /// Settings of a [`DataLoader`], which [`build`](Self::build) checks. Their order matters only where
 /// two set the same thing, as [`shuffle`](Self::shuffle) sets order and seed: the last one counts.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[must_use]
 pub struct DataLoaderBuilder<D> {
     dataset: D,
@@ -32,6 +33,7 @@ pub struct DataLoaderBuilder<D> {
     order: Order,
     seed: u64,
     shard: Option<Shard>,
+    positions: Vec<Range<u64>>,
     drop_last: bool,
     workers: Workers,
     prefetch: Option<usize>,
@@ -54,6 +56,7 @@ impl<D: Dataset> DataLoaderBuilder<D> {
             order: Order::Sequential,
             seed: 0,
             shard: None,
+            positions: Vec::new(),
             drop_last: false,
             workers: Workers::default(),
             prefetch: None,
@@ -97,6 +100,14 @@ impl<D: Dataset> DataLoaderBuilder<D> {
     /// This process's share of every epoch in distributed training. Default: all.
     pub fn shard(mut self, shard: Shard) -> Self {
         self.shard = Some(shard);
+        self
+    }
+
+    /// Only those positions of every epoch, or of this process's share of it: loaders with other
+    /// positions and the same settings give the rest of the same epoch. Where epochs have orders of
+    /// their own, each gives other samples. Set again, it takes a part of that part. Default: all.
+    pub fn positions(mut self, positions: Range<u64>) -> Self {
+        self.positions.push(positions);
         self
     }
 
@@ -223,7 +234,10 @@ impl<D: Dataset> DataLoaderBuilder<D> {
         if dataset_len == 0 {
             return Err(BuildError::Empty);
         }
-        let sampler = Sampler::new(self.order, self.shard, dataset_len, self.seed)?;
+        let mut sampler = Sampler::new(self.order, self.shard, dataset_len, self.seed)?;
+        for positions in self.positions {
+            sampler = sampler.only(positions)?;
+        }
         let batch_size = self.batch_size as u64;
         let dropped = if self.drop_last { sampler.len() % batch_size } else { 0 };
         let samples = sampler.len() - dropped;

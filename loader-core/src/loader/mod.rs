@@ -119,6 +119,11 @@ impl<D: Dataset> DataLoader<D> {
         self.pool.samples()
     }
 
+    /// Samples of a batch, but for what is left for the last one.
+    pub fn batch_size(&self) -> usize {
+        self.pool.batch_size() as usize
+    }
+
     /// The dataset.
     pub fn dataset(&self) -> &D {
         &self.dataset

@@ -15,6 +15,8 @@ pub(crate) struct DescribedSampler {
     plan: DescribedPlan,
     samples: u64,
     shard: Option<Shard>,
+    #[serde(default)]
+    part: Option<(u64, u64)>,
     seed: u64,
     fingerprint: Fingerprint,
     order: Fingerprint,
@@ -42,9 +44,9 @@ impl Sampler {
             Plan::Replaced { cumulated } => (DescribedPlan::Replaced, Some(cumulated.share()?)),
             Plan::Race { weights } => (DescribedPlan::Race, Some(weights.share()?)),
         };
-        let (samples, shard, seed) = (self.samples, self.shard, self.seed);
+        let (samples, shard, part, seed) = (self.samples, self.shard, self.part, self.seed);
         let (fingerprint, order) = (self.fingerprint, self.order);
-        Ok((DescribedSampler { plan, samples, shard, seed, fingerprint, order }, numbers))
+        Ok((DescribedSampler { plan, samples, shard, part, seed, fingerprint, order }, numbers))
     }
 }
 
@@ -94,8 +96,14 @@ impl DescribedSampler {
         if self.samples == 0 || self.samples > super::MAX_LEN {
             return Err(format!("an order of {} samples", self.samples));
         }
-        let (samples, shard, seed) = (self.samples, self.shard, self.seed);
+        let (samples, shard, part, seed) = (self.samples, self.shard, self.part, self.seed);
         let (fingerprint, order) = (self.fingerprint, self.order);
-        Ok(Sampler { plan, samples, shard, seed, fingerprint, order })
+        let whole = Sampler { plan, samples, shard, part: None, seed, fingerprint, order };
+        match part {
+            Some((start, len)) if start.checked_add(len).is_none_or(|end| end > whole.len()) => {
+                Err(format!("{len} positions from {start} of {}", whole.len()))
+            }
+            part => Ok(Sampler { part, ..whole }),
+        }
     }
 }

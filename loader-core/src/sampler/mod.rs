@@ -7,6 +7,8 @@ mod permutation;
 mod shard;
 mod weighted;
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::described::DescribedSampler;
@@ -70,6 +72,8 @@ pub struct Sampler {
     /// Positions in an epoch, all ranks together, without padding.
     samples: u64,
     shard: Option<Shard>,
+    /// First position and length of what is given of the shard, where it is not all.
+    part: Option<(u64, u64)>,
     seed: u64,
     fingerprint: Fingerprint,
     order: Fingerprint,
@@ -144,12 +148,31 @@ impl Sampler {
         if dataset_len.max(samples) > MAX_LEN {
             return Err(OrderError::TooLong { len: dataset_len.max(samples) });
         }
-        Ok(Self { plan, samples, shard, seed, fingerprint, order: own })
+        Ok(Self { plan, samples, shard, part: None, seed, fingerprint, order: own })
+    }
+
+    /// Only those of the positions that it gives: another part of the samples in every epoch that
+    /// has an order of its own.
+    ///
+    /// # Errors
+    /// Where they are not all there.
+    pub(crate) fn only(mut self, positions: Range<u64>) -> Result<Self, OrderError> {
+        let Range { start, end } = positions;
+        let len = self.len();
+        if start > end || end > len {
+            return Err(OrderError::Positions { start, end, len });
+        }
+        let mark: Vec<u8> = [start, end].iter().flat_map(|n| n.to_le_bytes()).collect();
+        let mark = Fingerprint::of(&mark);
+        self.part = Some((self.part.map_or(0, |(first, _)| first) + start, end - start));
+        (self.fingerprint, self.order) = (self.fingerprint.and(mark), self.order.and(mark));
+        Ok(self)
     }
 
     /// The positions of every epoch in this rank's shard. Exact.
     pub fn len(&self) -> u64 {
-        self.shard.map_or(self.samples, |shard| shard.len(self.samples))
+        let shard = || self.shard.map_or(self.samples, |shard| shard.len(self.samples));
+        self.part.map_or_else(shard, |(_, len)| len)
     }
 
     /// True where this rank's shard holds nothing.
@@ -180,6 +203,7 @@ impl Sampler {
         };
         let (first, step) =
             self.shard.map_or((0, 1), |shard| (shard.rank().into(), shard.world().into()));
+        let first = first + self.part.map_or(0, |(start, _)| start) * step;
         EpochOrder { rule, samples: self.samples, len: self.len(), first, step }
     }
 
@@ -362,6 +386,16 @@ pub enum OrderError {
         positive: u64,
         /// The samples asked for.
         num_samples: u64,
+    },
+    /// A part of an epoch that is not there.
+    #[error("positions {start}..{end} of an epoch of {len} samples: take a part of 0..{len}")]
+    Positions {
+        /// The first position asked for.
+        start: u64,
+        /// The position after the last.
+        end: u64,
+        /// The epoch's samples, of this rank.
+        len: u64,
     },
     /// The dataset or the epoch has more samples than can be numbered.
     #[error("{len} samples: an epoch ends at {MAX_LEN}")]

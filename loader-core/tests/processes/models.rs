@@ -10,6 +10,7 @@ use crate::data::{Act, epochs, hashes, noise, undisturbed};
 
 crate::tests![
     every_model_gives_the_same_batches,
+    parts_of_epochs_are_made_by_processes,
     explicit_orders_are_shared_with_processes,
     image_folders_load_in_processes,
     a_custom_step_unknown_to_the_workers_is_refused_by_name,
@@ -37,6 +38,11 @@ fn every_model_gives_the_same_batches() {
         let found = epochs(noise(500).loader().workers(workers), 3);
         assert!(found == expected, "{workers:?}");
     }
+}
+
+fn parts_of_epochs_are_made_by_processes() {
+    let of = |workers| epochs(noise(90).loader().positions(20..75).workers(workers), 2);
+    assert!(of(Workers::processes(2)) == of(Workers::threads(2)));
 }
 
 fn explicit_orders_are_shared_with_processes() {
