@@ -4,11 +4,12 @@
 mod memory;
 mod place;
 pub mod startup;
+pub mod zeros;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-pub use memory::{Memory, children};
+pub use memory::{Footprint, Memory, children};
 pub use place::{command, machine, versions};
 
 /// The `--name value` arguments of a program, and `--name` for those that take none; of several of

@@ -24,6 +24,25 @@ impl Memory {
     }
 }
 
+/// What a process must not have more and more of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Footprint {
+    /// Open file descriptors.
+    pub descriptors: usize,
+    /// Memory that belongs to no file and is not shared, such as the heap, in kB of 1024 bytes.
+    pub anonymous: u64,
+}
+
+impl Footprint {
+    /// That of this process; `None` where the system doesn't tell.
+    pub fn now() -> Option<Self> {
+        let status = fs::read_to_string("/proc/self/status").ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
+        let anonymous = line.trim().trim_end_matches(" kB").parse().ok()?;
+        Some(Self { descriptors: fs::read_dir("/proc/self/fd").ok()?.count(), anonymous })
+    }
+}
+
 /// The processes that any thread of a process has started and not waited for.
 pub fn children(pid: u32) -> Vec<u32> {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
