@@ -1,8 +1,21 @@
-//! Why a field can't be the tensor that is asked for.
+//! Why a batch can't be the tensors that are asked for.
+
+use std::error::Error;
 
 use loader_core::{DType, FieldError};
 
-/// Why a field of a batch did not become a tensor.
+/// Why there is no next batch of tensors.
+#[derive(Debug, thiserror::Error)]
+pub enum EpochError<E> {
+    /// The loader could not make the batch.
+    #[error(transparent)]
+    Load(E),
+    /// The batch could not become tensors.
+    #[error(transparent)]
+    Tensor(TensorError),
+}
+
+/// Why a batch did not become tensors.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TensorError {
@@ -42,4 +55,14 @@ pub enum TensorError {
         /// The device.
         device: String,
     },
+    /// What the caller's own mapping says.
+    #[error(transparent)]
+    Other(Box<dyn Error + Send + Sync>),
+}
+
+impl TensorError {
+    /// An error of the caller's own, from what makes its own struct of a batch.
+    pub fn other(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Other(error.into())
+    }
 }
