@@ -2,41 +2,11 @@
 
 use std::hint::black_box;
 
+use benches::zeros::Zeros;
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
-use loader_core::{
-    Batch, DType, DataLoader, Dataset, Field, Fingerprint, Sample, SampleError, SampleWriter,
-    Workers,
-};
-use loader_tch::BatchExt;
+use loader_core::{Batch, DataLoader, Workers};
+use loader_tch::BatchTensors;
 use tch::Tensor;
-
-/// Images of zeros: the loader has them ready at once.
-struct Zeros {
-    side: usize,
-}
-
-impl Dataset for Zeros {
-    type Scratch = ();
-
-    fn len(&self) -> u64 {
-        1 << 40
-    }
-
-    fn fields(&self) -> Vec<Field> {
-        let shape = [3, self.side, self.side];
-        vec![Field::new("image", DType::F32, shape), Field::new("label", DType::I64, [])]
-    }
-
-    fn load(&self, _: &Sample, _: &mut (), out: &mut SampleWriter<'_>) -> Result<(), SampleError> {
-        out.field::<f32>(0)?.fill(0.0);
-        out.field::<i64>(1)?.fill(0);
-        Ok(())
-    }
-
-    fn fingerprint(&self) -> Fingerprint {
-        Fingerprint::of(b"zeros")
-    }
-}
 
 fn hand_over(c: &mut Criterion) {
     let mut group = c.benchmark_group("64 images");

@@ -2,7 +2,7 @@
 //!
 //! ```no_run
 //! # fn train<E>(epoch: impl Iterator<Item = Result<loader_core::Batch, E>>) -> Result<(), loader_tch::EpochError<E>> {
-//! use loader_tch::EpochExt;
+//! use loader_tch::EpochTensors;
 //!
 //! for pair in epoch.tensors() {
 //!     let (images, labels) = pair?;
@@ -23,9 +23,9 @@
 //!
 //! # Devices
 //!
-//! Batches lie in the CPU's memory. `tensor.to_device_(device, kind, true, false)` is libtorch's own
-//! way to the GPU. The memory is not pinned: the copy is staged, and the tensor may be dropped as
-//! soon as the call returns.
+//! Batches lie in the CPU's memory. [`Tensors::upload`] and [`Upload`] copy them to another device;
+//! to a GPU through pinned memory and without waiting, so that the slot is free as soon as the call
+//! returns and the copy runs beside the program.
 //!
 //! # libtorch
 //!
@@ -33,13 +33,18 @@
 //! it looks for `libtorch_cpu.so` along `LD_LIBRARY_PATH`, or along the rpath that its own build
 //! script sets from `DEP_LOADER_TCH_LIBTORCH_LIB`.
 
+mod upload;
 mod wrap;
 
+use std::error::Error;
+
 use loader_core::{Batch, DType, FieldError, FieldLease};
-use tch::Tensor;
+use tch::{Device, Tensor};
+
+pub use self::upload::Upload;
 
 /// A field of a batch as a tensor.
-pub trait FieldExt {
+pub trait FieldTensor {
     /// The field as a contiguous CPU tensor of the same shape and element type, batch dimension
     /// first. Its storage is the field's memory.
     ///
@@ -48,7 +53,7 @@ pub trait FieldExt {
     fn into_tensor(self) -> Result<Tensor, TensorError>;
 }
 
-impl FieldExt for FieldLease {
+impl FieldTensor for FieldLease {
     fn into_tensor(mut self) -> Result<Tensor, TensorError> {
         let (data, shape, dtype) = (self.as_mut_ptr(), self.shape().to_vec(), self.dtype());
         // SAFETY:
@@ -63,7 +68,7 @@ impl FieldExt for FieldLease {
 }
 
 /// A batch as tensors.
-pub trait BatchExt {
+pub trait BatchTensors {
     /// The fields `image` and `label`, as the image datasets name them.
     ///
     /// # Errors
@@ -77,7 +82,7 @@ pub trait BatchExt {
     fn take_tensor(&mut self, field: &str) -> Result<Tensor, TensorError>;
 }
 
-impl BatchExt for Batch {
+impl BatchTensors for Batch {
     fn into_tensors(mut self) -> Result<(Tensor, Tensor), TensorError> {
         Ok((self.take_tensor("image")?, self.take_tensor("label")?))
     }
@@ -90,17 +95,17 @@ impl BatchExt for Batch {
 type IntoPair = fn(Batch) -> Result<(Tensor, Tensor), TensorError>;
 
 /// An epoch as tensors: for every iterator of batches.
-pub trait EpochExt<E>: Iterator<Item = Result<Batch, E>> + Sized {
-    /// The `image` and `label` of each batch, as [`BatchExt::into_tensors`] gives them.
+pub trait EpochTensors<E>: Iterator<Item = Result<Batch, E>> + Sized {
+    /// The `image` and `label` of each batch, as [`BatchTensors::into_tensors`] gives them.
     fn tensors(self) -> Tensors<Self, IntoPair> {
-        self.tensors_by(BatchExt::into_tensors)
+        self.tensors_by(BatchTensors::into_tensors)
     }
 
     /// What `map` makes of each batch, for other fields or a struct of one's own.
     ///
     /// ```no_run
     /// # fn train<E>(epoch: impl Iterator<Item = Result<loader_core::Batch, E>>) {
-    /// use loader_tch::{BatchExt, EpochExt};
+    /// use loader_tch::{BatchTensors, EpochTensors};
     ///
     /// struct Text {
     ///     tokens: tch::Tensor,
@@ -120,9 +125,9 @@ pub trait EpochExt<E>: Iterator<Item = Result<Batch, E>> + Sized {
     }
 }
 
-impl<E, I: Iterator<Item = Result<Batch, E>>> EpochExt<E> for I {}
+impl<E, I: Iterator<Item = Result<Batch, E>>> EpochTensors<E> for I {}
 
-/// An epoch whose batches become tensors. [`EpochExt`] makes it.
+/// An epoch whose batches become tensors. [`EpochTensors`] makes it.
 #[derive(Clone, Debug)]
 #[must_use = "iterators do nothing unless consumed"]
 pub struct Tensors<I, F> {
@@ -134,6 +139,19 @@ impl<I, F> Tensors<I, F> {
     /// The epoch itself, for what else it can tell.
     pub fn epoch(&self) -> &I {
         &self.epoch
+    }
+
+    /// The same on that device; see [`Upload`]. A struct of one's own implements that trait, or
+    /// uploads its tensors where it is made.
+    pub fn upload<E, T: Upload>(
+        self,
+        device: Device,
+    ) -> impl Iterator<Item = Result<T, EpochError<E>>>
+    where
+        I: Iterator<Item = Result<Batch, E>>,
+        F: FnMut(Batch) -> Result<T, TensorError>,
+    {
+        self.map(move |batch| batch?.upload(device).map_err(EpochError::Tensor))
     }
 }
 
@@ -175,7 +193,7 @@ pub enum EpochError<E> {
     Tensor(TensorError),
 }
 
-/// Why a field of a batch could not become a tensor.
+/// Why a batch could not become tensors.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TensorError {
@@ -200,4 +218,14 @@ pub enum TensorError {
         /// What it said.
         message: String,
     },
+    /// What the caller's own mapping says.
+    #[error(transparent)]
+    Other(Box<dyn Error + Send + Sync>),
+}
+
+impl TensorError {
+    /// An error of the caller's own, from what makes its own struct of a batch.
+    pub fn other(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Other(error.into())
+    }
 }

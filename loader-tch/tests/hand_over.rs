@@ -10,7 +10,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use loader_core::{Batch, DataLoader};
-use loader_tch::{BatchExt, EpochError, EpochExt, FieldExt, TensorError};
+use loader_tch::{BatchTensors, EpochError, EpochTensors, FieldTensor, TensorError, Upload};
 use tch::{Device, Kind, Tensor};
 
 use crate::common::{BATCH, Numbers, SIDE, loader_of};
@@ -23,6 +23,11 @@ fn loader() -> DataLoader<Numbers> {
 
 fn first(loader: &DataLoader<Numbers>) -> Batch {
     loader.epoch(0).unwrap().next().unwrap().unwrap()
+}
+
+fn slots_of(loader: &DataLoader<Numbers>, epoch: u64) -> HashSet<usize> {
+    let address = |mut batch: Batch| batch.take("image").unwrap().as_ptr() as usize;
+    loader.epoch(epoch).unwrap().map(|batch| address(batch.unwrap())).collect()
 }
 
 fn assert_whole(images: &Tensor, labels: &Tensor) {
@@ -64,13 +69,6 @@ fn tensors_point_into_the_segment() {
 #[test]
 fn a_slot_returns_after_the_last_tensor_over_it() {
     let loader = loader();
-    let slots_of = |epoch| -> HashSet<usize> {
-        loader
-            .epoch(epoch)
-            .unwrap()
-            .map(|b| b.unwrap().take("image").unwrap().as_ptr() as usize)
-            .collect()
-    };
     let (images, labels) = first(&loader).into_tensors().unwrap();
     let slot = images.data_ptr() as usize;
     let row = images.get(3);
@@ -81,7 +79,7 @@ fn a_slot_returns_after_the_last_tensor_over_it() {
     let mut last_epoch = 0;
     let mut assert_kept = |what: &str| {
         for epoch in last_epoch + 1..last_epoch + 4 {
-            assert!(!slots_of(epoch).contains(&slot), "reused in spite of {what}");
+            assert!(!slots_of(&loader, epoch).contains(&slot), "reused in spite of {what}");
         }
         last_epoch += 3;
     };
@@ -95,7 +93,7 @@ fn a_slot_returns_after_the_last_tensor_over_it() {
     assert_kept("a view");
     assert_eq!(row.mean(Kind::Float).double_value(&[]), expected);
     drop(row);
-    assert!((100..120).any(|epoch| slots_of(epoch).contains(&slot)), "never came back");
+    assert!((100..120).any(|epoch| slots_of(&loader, epoch).contains(&slot)), "never came back");
 }
 
 #[test]
@@ -167,6 +165,37 @@ fn missing_fields_are_told() {
     let _images = batch.take_tensor("image").unwrap();
     let error = batch.take_tensor("image").unwrap_err();
     assert!(error.to_string().contains("image"), "{error}");
+}
+
+#[test]
+fn uploading_to_the_cpu_copies_nothing() {
+    let loader = loader();
+    let (images, labels) = first(&loader).into_tensors().unwrap();
+    let at = [images.data_ptr(), labels.data_ptr()];
+    let (images, rest) = (images, vec![labels]).upload(Device::Cpu).unwrap();
+    assert_eq!([images.data_ptr(), rest[0].data_ptr()], at);
+    for pair in loader.epoch(1).unwrap().tensors().upload(Device::Cpu) {
+        let (images, labels) = pair.unwrap();
+        assert_whole(&images, &labels);
+    }
+}
+
+#[test]
+fn a_device_that_is_not_there_is_an_error_of_the_iterator() {
+    // Far above what any machine has.
+    let nowhere = Device::Cuda(100);
+    let error = loader().epoch(0).unwrap().tensors().upload(nowhere).find_map(Result::err).unwrap();
+    assert!(matches!(error, EpochError::Tensor(TensorError::Torch { .. })), "{error}");
+}
+
+#[test]
+fn an_error_of_the_callers_own_mapping_is_told_as_it_is() {
+    let loader = loader();
+    let mut epoch = loader
+        .epoch(0)
+        .unwrap()
+        .tensors_by(|_| Err::<Tensor, _>(TensorError::other("no taste for it")));
+    assert_eq!(epoch.next().unwrap().unwrap_err().to_string(), "no taste for it");
 }
 
 #[test]
