@@ -22,6 +22,10 @@
 //! any of its fields is dropped. An operation that burn does in place gives that tensor memory of its
 //! own first, so what one handle does is never seen through another.
 //!
+//! Nor on burn's LibTorch backend on the CPU, with this crate's feature `tch`, which needs libtorch
+//! (see `loader-tch`). There an operation in place is done in the slot where no other handle shares it.
+//! To libtorch's GPUs that feature copies as `loader_tch::Upload` does.
+//!
 //! Other backends copy once, from the slot to where the device has its memory; then the slot is free.
 //! (ndarray, which burn gives up, keeps the slot and copies it at each operation.)
 //!
@@ -37,6 +41,8 @@ mod epoch;
 mod error;
 mod learner;
 mod tensors;
+#[cfg(feature = "tch")]
+mod torch;
 
 pub use data::tensor_data;
 pub use epoch::EpochTensors;

@@ -6,6 +6,8 @@ use loader_core::{Batch, DType, Field};
 
 use crate::data::{burn_dtype, tensor_data};
 use crate::error::TensorError;
+#[cfg(feature = "tch")]
+use crate::torch;
 
 /// Batches as burn tensors; see the [crate's documentation](crate) for what is copied.
 pub trait BatchTensors {
@@ -43,6 +45,10 @@ impl BatchTensors for Batch {
             check::<D, K>(spec, samples, device)?;
         }
         let lease = self.take(name)?;
+        #[cfg(feature = "tch")]
+        if let Some(torch) = torch::torch_device(device) {
+            return torch::tensor(lease, torch, device);
+        }
         let dtype = lease.dtype();
         let data = tensor_data(lease).ok_or_else(|| kind_error::<K>(name, dtype))?;
         let options = (device, data.dtype());
