@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::thread;
@@ -64,6 +65,13 @@ pub enum Task {
     Scan,
     /// Look up entries, one a batch; no file is read.
     Paths,
+    /// Look up all entries, `batch_size` a batch, in each of so many epochs; no file is read.
+    Epochs {
+        /// Epochs.
+        count: u64,
+        /// Samples a batch.
+        batch_size: usize,
+    },
     /// Decode images to training batches of 224 by 224 pixels in `f32`.
     Images {
         /// Samples a batch.
@@ -154,6 +162,9 @@ pub struct Run {
     /// Memory of each worker process.
     #[serde(default)]
     pub workers: Vec<Memory>,
+    /// Memory after each epoch, of the program and its workers.
+    #[serde(default)]
+    pub epochs: Vec<(Memory, Vec<Memory>)>,
     /// Processes that wanted a CPU in the last minute, on average, others' included.
     #[serde(default)]
     pub load: f64,
@@ -170,11 +181,21 @@ impl Start {
     }
 
     /// The environment variable that asks a program for this start.
+    fn ask(&self) -> Result<(&'static str, String), String> {
+        serde_json::to_string(self).map(|text| (ASKED, text)).map_err(|e| e.to_string())
+    }
+
+    /// Has a program do it whose `main` begins with [`asked`](Self::asked) and [`measure`](Self::measure).
     ///
     /// # Errors
-    /// Where a path is not UTF-8.
-    pub fn ask(&self) -> Result<(&'static str, String), String> {
-        serde_json::to_string(self).map(|text| (ASKED, text)).map_err(|e| e.to_string())
+    /// What the program says where it fails.
+    pub fn run_in(&self, program: &Path) -> Result<Run, String> {
+        let (name, value) = self.ask()?;
+        let out = Command::new(program).env(name, value).output();
+        let out = out.map_err(|e| format!("{}: {e}", program.display()))?;
+        let text = String::from_utf8_lossy(&out.stdout);
+        serde_json::from_str(text.trim())
+            .map_err(|_| String::from_utf8_lossy(&out.stderr).into_owned())
     }
 
     /// Starts it and measures. To be called as the first line of `main`; `between` runs after the
@@ -208,6 +229,14 @@ impl Start {
                     }
                 };
                 self.first_sample(Paths { table }, &mut run)?;
+            }
+            Task::Epochs { count, batch_size } => {
+                let Source::Strings { bytes } = self.source else {
+                    return Err("epochs are of strings".to_owned());
+                };
+                // The list is not kept, as a table that is opened has none.
+                let table = table(&strings(bytes))?;
+                self.epochs(Paths { table }, count, batch_size, &mut run)?;
             }
             Task::Images { batch_size } => {
                 let (folder, took) = timed_result(|| self.folder(false))?;
@@ -250,6 +279,33 @@ impl Start {
             }
         }
         run.look_at_memory(&loader.worker_pids());
+        Ok(())
+    }
+
+    fn epochs(
+        &self,
+        dataset: Paths,
+        count: u64,
+        batch_size: usize,
+        run: &mut Run,
+    ) -> Result<(), String> {
+        let begin = Instant::now();
+        let loader = DataLoader::builder(dataset)
+            .batch_size(batch_size)
+            .shuffle(0)
+            .workers(self.workers.workers())
+            .build()
+            .map_err(|e| e.to_string())?;
+        run.note("build", begin.elapsed());
+        for epoch in 0..count {
+            let begin = Instant::now();
+            for batch in loader.epoch(epoch).map_err(|e| e.to_string())? {
+                batch.map_err(|e| e.to_string())?;
+            }
+            run.note(&format!("epoch {epoch}"), begin.elapsed());
+            run.look_at_memory(&loader.worker_pids());
+            run.epochs.push((run.program, run.workers.clone()));
+        }
         Ok(())
     }
 

@@ -123,6 +123,7 @@ fn measure(args: &Args, scratch: &Path) -> Result<Vec<Contender>, String> {
             let task = match task {
                 Task::Scan => "scan".to_owned(),
                 Task::Paths => workers.to_string(),
+                Task::Epochs { count, .. } => format!("{workers}, {count} epochs"),
                 Task::Images { batch_size } => format!("{workers}, batch of {batch_size} images"),
             };
             contenders.push(Contender {
@@ -205,13 +206,7 @@ fn ours(program: &Path, start: &Start) -> Result<Run, String> {
     if let (Source::Tree { cache, .. }, Task::Scan) = (&start.source, start.task) {
         drop(fs::remove_dir_all(cache));
     }
-    let (name, value) = start.ask()?;
-    let out = Command::new(program)
-        .env(name, value)
-        .output()
-        .map_err(|e| format!("{}: {e}", program.display()))?;
-    let text = String::from_utf8_lossy(&out.stdout);
-    serde_json::from_str(text.trim()).map_err(|_| String::from_utf8_lossy(&out.stderr).into_owned())
+    start.run_in(program)
 }
 
 /// A Python program that holds its list of samples and starts loaders as it is told.
