@@ -9,6 +9,7 @@ import json
 import os
 import statistics
 import sys
+import textwrap
 
 import matplotlib
 
@@ -179,8 +180,9 @@ def plot_memory(entries, docs):
     save(figure, docs, "memory")
 
 
-def section(text, *parts):
-    return "\n\n".join([text, *[part for part in parts if part]])
+def section(*parts):
+    fill = lambda part: part if part.startswith(("|", "#", "!")) else textwrap.fill(part, 116)
+    return "\n\n".join(fill(part) for part in parts if part)
 
 
 def main():
@@ -195,7 +197,7 @@ def main():
         "Made by `scripts/bench` from the raw results in [benchmarks/raw](benchmarks/raw); figures are medians.",
         f"{machine['processor']}, {machine['cpus']} CPUs, {machine['memory']}, Linux {machine['kernel']}; "
         f"commit {versions['commit']}, {versions['rustc']}. Beside it: "
-        + ", ".join(package.strip() for package in load_requirements()) + ".",
+        + ", ".join(package.replace("==", " ") for package in peers()) + ".",
     )]
     if strings or tree:
         plot_starts(strings, docs)
@@ -255,7 +257,8 @@ def main():
         out.append(section(
             "## Memory",
             "All entries of a table of 64-byte paths looked up in each of several epochs, in batches of 4096. A page "
-            "that several processes map counts in the RSS of each, in parts in PSS, not at all in USS.",
+            "that several processes map counts in the RSS of each, in parts in PSS, not at all in USS: a single worker, "
+            "which alone reads the table's pages, has them as its own in this count, two or more have none.",
             "![A worker's own memory against the index](benchmarks/memory.png)",
             table(["", "epoch", "program's PSS, MB", "a worker's RSS", "PSS", "USS"], rows),
         ))
@@ -263,9 +266,10 @@ def main():
         file.write("\n\n".join(out) + "\n")
 
 
-def load_requirements():
+def peers():
     with open(os.path.join(os.path.dirname(__file__), "peers", "requirements.txt")) as file:
-        return [line for line in file if line.strip() and not line.startswith("#")]
+        lines = [line.strip() for line in file]
+    return [line for line in lines if "==" in line and not line.startswith("matplotlib")]
 
 
 if __name__ == "__main__":

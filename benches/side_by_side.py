@@ -28,6 +28,7 @@ def ours(args, task, workers):
         with open(out.name) as file:
             [told] = json.load(file)
     [run] = told.pop("runs")
+    told["command"] = told["command"].removesuffix(f" --json {out.name}")
     # As the peers do, which tell the first epoch apart.
     run["first"], *run["images_per_second"] = run["images_per_second"]
     return told, run
