@@ -413,6 +413,8 @@ impl<'a> Bits<'a> {
 
     /// Goes on after a restart marker, which must be the next thing.
     pub(super) fn restart(&mut self, number: u8) -> Option<()> {
+        // The marker may not have been met yet.
+        self.start_unit();
         // Whole bytes that were not taken.
         let left = (self.end? + self.window.count as usize / 8).checked_sub(self.next)?;
         let marker = [0xff, 0xd0 + number % 8];
