@@ -17,6 +17,8 @@ PEERS = {
     "dali": "NVIDIA DALI, CPU pipeline",
     "tensor": "torchvision on tensors, PyTorch",
     "pil": "torchvision on Pillow images, PyTorch",
+    "webdataset": "WebDataset, Pillow images",
+    "grain": "Grain, Pillow images",
 }
 OURS = ["threads:2", "processes:2", "subprocess:2"]
 
