@@ -10,7 +10,7 @@ use common::{Place, succeeded};
 #[test]
 fn three_classes_of_pictures_are_told_apart() {
     let place = Place::with_images(32, 10);
-    let mut program = common::program(env!("CARGO_BIN_EXE_cifar10"));
+    let mut program = place.program(env!("CARGO_BIN_EXE_cifar10"));
     program.arg("--data").arg(place.data());
     program.args(["--epochs", "8", "--batch-size", "8", "--width", "4", "--lr", "0.03"]);
     // Guessing gives 33%, and the run 63%.

@@ -12,7 +12,7 @@ use common::{Place, succeeded};
 
 /// 33 images, so that no number of ranks divides them.
 fn program(place: &Place) -> Command {
-    let mut program = common::program(env!("CARGO_BIN_EXE_distributed"));
+    let mut program = place.program(env!("CARGO_BIN_EXE_distributed"));
     program.arg("--data").arg(place.data());
     program.args(["--epochs", "2", "--batch-size", "4", "--size", "16", "--width", "4"]);
     program

@@ -31,14 +31,14 @@ impl Place {
     pub fn join(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
-}
 
-/// A program that computes with one thread: on a busy machine, libtorch's threads wait minutes for each
-/// other.
-pub fn program(path: &str) -> Command {
-    let mut program = Command::new(path);
-    program.env("OMP_NUM_THREADS", "1");
-    program
+    /// A program that keeps its path tables here, and computes with one thread: on a busy machine,
+    /// libtorch's threads wait minutes for each other.
+    pub fn program(&self, path: &str) -> Command {
+        let mut program = Command::new(path);
+        program.env("LOADER_CACHE_DIR", self.join("tables")).env("OMP_NUM_THREADS", "1");
+        program
+    }
 }
 
 /// What the program printed.

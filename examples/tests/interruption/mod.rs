@@ -33,7 +33,7 @@ impl Program {
 
     /// The run named `name`, with more arguments.
     pub fn command(&self, name: &str, more: &[&str]) -> Command {
-        let mut command = common::program(self.path);
+        let mut command = self.place.program(self.path);
         command
             .arg("--data")
             .arg(self.place.data())

@@ -1,9 +1,9 @@
 //! The arena as its pool, its workers and its consumer use it together.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::mem;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use super::*;
 use crate::dataset::{SampleError, Stage};
@@ -93,6 +93,15 @@ fn samples_of_a_dropped_claim_count_as_failed() {
     assert!(lease.filled(0).failed && !lease.filled(1).failed);
 }
 
+/// Has the workers of an arena end when it is dropped.
+struct Closing<'a>(&'a Arena);
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
 /// Slots are opened again the moment they are complete, while late workers still look at them.
 #[test]
 fn no_sample_is_lost_or_doubled_when_slots_are_reused_at_once() {
@@ -101,6 +110,7 @@ fn no_sample_is_lost_or_doubled_when_slots_are_reused_at_once() {
         // Each fourth batch is a short one, as an epoch's last.
         let count = |n: u64| if n % 4 == 3 { short } else { batch_size as u32 };
         std::thread::scope(|scope| {
+            let _close = Closing(&arena);
             for worker in 0..4 {
                 let arena = &arena;
                 scope.spawn(move || {
@@ -141,7 +151,6 @@ fn no_sample_is_lost_or_doubled_when_slots_are_reused_at_once() {
                 }
             }
             assert_eq!(seen.len() as u64, samples);
-            arena.close();
         });
     }
 }
@@ -245,12 +254,12 @@ fn a_batch_that_lost_its_place_in_the_queue_gets_another() {
 fn no_sample_is_lost_or_doubled_while_workers_die() {
     const BATCH: u32 = 5;
     let arena = arena(BATCH as usize, 4);
-    let next_worker = AtomicU64::new(0);
     std::thread::scope(|scope| {
+        // Where an assertion fails, too: the scope waits for its threads.
+        let _close = Closing(&arena);
         let (sender, deaths) = std::sync::mpsc::channel();
-        let spawn = || {
+        let spawn = |worker: u16| {
             let (arena, sender) = (&arena, sender.clone());
-            let worker = (next_worker.fetch_add(1, Ordering::Relaxed) % WORKERS as u64) as u16;
             scope.spawn(move || {
                 let mut life = 3 + u64::from(worker) % 7;
                 while let Some(claim) = arena.next_claim(worker) {
@@ -266,7 +275,11 @@ fn no_sample_is_lost_or_doubled_while_workers_die() {
                 }
             });
         };
-        (0..4).for_each(|_| spawn());
+        (0..4).for_each(spawn);
+        // Numbers of workers that are not alive, the longest dead first.
+        let mut free: VecDeque<u16> = (4..WORKERS as u16).collect();
+        // As the pool does, since the queue may be full for a moment.
+        let mut unoffered = Vec::new();
         let (mut queued, mut next, mut seen) = (Vec::new(), 0u64, HashSet::new());
         let mut deaths_seen = 0;
         while seen.len() < 3000 * BATCH as usize {
@@ -276,11 +289,14 @@ fn no_sample_is_lost_or_doubled_while_workers_die() {
                 for &(slot, _) in &queued {
                     arena.take_back(slot, &(worker..worker + 1), true, false);
                 }
-                queued.iter().for_each(|&(slot, _)| assert!(arena.offer_again(slot)));
-                spawn();
+                unoffered.extend(queued.iter().map(|&(slot, _)| slot));
+                free.push_back(worker);
+                spawn(free.pop_front().unwrap());
                 deaths_seen += 1;
                 idle = false;
             }
+            unoffered.retain(|&slot| !arena.offer_again(slot));
+            idle &= unoffered.is_empty();
             if let Some(i) = queued.iter().position(|&(slot, _)| arena.is_settled(slot)) {
                 let (slot, first) = queued.remove(i);
                 let lease = SlotLease::new(Arc::clone(&arena), slot);
@@ -304,6 +320,5 @@ fn no_sample_is_lost_or_doubled_while_workers_die() {
             }
         }
         assert!(deaths_seen > 1000);
-        arena.close();
     });
 }
