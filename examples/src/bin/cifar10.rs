@@ -2,7 +2,7 @@
 //! the CPU.
 //!
 //! The shortest way from a folder to a trained network: two loaders, a loop over
-//! [`tensors`](loader_tch::EpochExt::tensors), and tch's own optimizer and loss.
+//! [`tensors`](loader_tch::EpochTensors::tensors), and tch's own optimizer and loss.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use clap::Parser;
 use loader_core::{DType, DataLoader, ImageFolder, Layout, Transform, Workers, ops};
-use loader_tch::EpochExt;
+use loader_tch::EpochTensors;
 use tch::nn::{self, ModuleT, OptimizerConfig, VarStore};
 use tch::{Device, Kind, Tensor, no_grad};
 

@@ -5,7 +5,7 @@ mod resnet;
 use std::path::Path;
 
 use loader_core::Batch;
-use loader_tch::BatchExt;
+use loader_tch::BatchTensors;
 use tch::nn::{ModuleT, VarStore};
 use tch::{Device, Kind, Tensor, no_grad};
 
