@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use crate::common::{self, Place, succeeded};
+use crate::common::{Place, succeeded};
 
 /// An `imagenet` program on small pictures: 3 epochs of 9 batches.
 pub struct Program {
