@@ -9,8 +9,8 @@ pub mod zeros;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-pub use memory::{Footprint, Memory, children};
-pub use place::{command, machine, versions};
+pub use memory::{Footprint, Memory, pss_with};
+pub use place::write_results;
 
 /// The `--name value` arguments of a program, and `--name` for those that take none; of several of
 /// one name the last counts.

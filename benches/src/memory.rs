@@ -44,7 +44,7 @@ impl Footprint {
 }
 
 /// The processes that any thread of a process has started and not waited for.
-pub fn children(pid: u32) -> Vec<u32> {
+pub(crate) fn children(pid: u32) -> Vec<u32> {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     let lists = threads.flatten().map(|thread| fs::read_to_string(thread.path().join("children")));
     let lists: Vec<String> = lists.map(Result::unwrap_or_default).collect();
@@ -53,4 +53,12 @@ pub fn children(pid: u32) -> Vec<u32> {
         .flat_map(|list| list.split_whitespace())
         .filter_map(|pid| pid.parse().ok())
         .collect()
+}
+
+/// The proportional set sizes of this process, of those that it has started and of its workers, which
+/// are its fork server's, in kB of 1024 bytes: what they have of the machine's memory together.
+pub fn pss_with(workers: &[u32]) -> u64 {
+    let own = std::process::id();
+    let all = [&[own], workers, &children(own)].concat();
+    all.iter().filter_map(|&pid| Memory::of(pid)).map(|memory| memory.pss).sum()
 }

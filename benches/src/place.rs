@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 /// The machine: its processor, the CPUs that this process may use, memory and kernel.
-pub fn machine() -> Value {
+fn machine() -> Value {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let field = |text: &str, name: &str| {
         let line = text.lines().find(|line| line.starts_with(name))?;
@@ -23,7 +23,7 @@ pub fn machine() -> Value {
 }
 
 /// The versions of what is measured here: the crate's, the commit of its sources and the compiler.
-pub fn versions() -> Value {
+fn versions() -> Value {
     let said = |program: &str, args: &[&str]| {
         let folder = env!("CARGO_MANIFEST_DIR");
         let out = Command::new(program).args(args).current_dir(folder).output().ok()?;
@@ -38,6 +38,28 @@ pub fn versions() -> Value {
 }
 
 /// The command that is running.
-pub fn command() -> String {
+fn command() -> String {
     std::env::args().collect::<Vec<_>>().join(" ")
+}
+
+/// Writes results to a file, an object a line, each with where and how it was measured.
+///
+/// # Errors
+/// Where the file can't be written.
+pub fn write_results(
+    path: &str,
+    benchmark: &str,
+    results: impl IntoIterator<Item = Value>,
+) -> Result<(), String> {
+    let place = json!({
+        "benchmark": benchmark, "versions": versions(), "machine": machine(), "command": command(),
+    });
+    let lines = results.into_iter().map(|mut result| {
+        if let (Some(result), Some(place)) = (result.as_object_mut(), place.as_object()) {
+            result.extend(place.clone());
+        }
+        result.to_string()
+    });
+    let text = format!("[\n{}\n]\n", lines.collect::<Vec<_>>().join(",\n"));
+    fs::write(path, text).map_err(|e| format!("{path}: {e}"))
 }

@@ -18,7 +18,8 @@ use loader_core::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{Memory, children, timed};
+use crate::memory::children;
+use crate::{Memory, timed};
 
 /// Names the start to measure, to the program that is started for it.
 const ASKED: &str = "LOADER_STARTUP";
@@ -282,6 +283,11 @@ impl Start {
         Ok(())
     }
 
+    fn shuffled<D: Dataset>(&self, dataset: D, batch_size: usize) -> Result<DataLoader<D>, String> {
+        let loader = DataLoader::builder(dataset).batch_size(batch_size).shuffle(0);
+        loader.workers(self.workers.workers()).build().map_err(|e| e.to_string())
+    }
+
     fn epochs(
         &self,
         dataset: Paths,
@@ -290,12 +296,7 @@ impl Start {
         run: &mut Run,
     ) -> Result<(), String> {
         let begin = Instant::now();
-        let loader = DataLoader::builder(dataset)
-            .batch_size(batch_size)
-            .shuffle(0)
-            .workers(self.workers.workers())
-            .build()
-            .map_err(|e| e.to_string())?;
+        let loader = self.shuffled(dataset, batch_size)?;
         run.note("build", begin.elapsed());
         for epoch in 0..count {
             let begin = Instant::now();
@@ -316,12 +317,7 @@ impl Start {
         run: &mut Run,
     ) -> Result<(), String> {
         let begin = Instant::now();
-        let loader = DataLoader::builder(dataset)
-            .batch_size(batch_size)
-            .shuffle(0)
-            .workers(self.workers.workers())
-            .build()
-            .map_err(|e| e.to_string())?;
+        let loader = self.shuffled(dataset, batch_size)?;
         let built = begin.elapsed();
         let mut epoch = loader.epoch(0).map_err(|e| e.to_string())?;
         let first = epoch.next().ok_or("an epoch without a batch")?.map_err(|e| e.to_string())?;

@@ -10,11 +10,10 @@
 //! and the workers have: a page that several map counts in the RSS of each, in parts in PSS, and
 //! not at all in USS, which is what the end of the process would free.
 
-use std::fs;
 use std::process::ExitCode;
 
 use benches::startup::{Model, Run, STRING_BYTES, Source, Start, Task};
-use benches::{Args, Memory, command, machine, versions};
+use benches::{Args, Memory, write_results};
 use serde_json::json;
 
 fn main() -> ExitCode {
@@ -47,7 +46,7 @@ fn sweep() -> Result<(), String> {
         "{:24} {:>6} {:>9} {:>10} {:>10} {:>10} {:>10}",
         "MB", "epoch", "seconds", "program", "worker RSS", "PSS", "USS"
     );
-    let mut objects = Vec::new();
+    let mut results = Vec::new();
     for &entries in &entries {
         for &workers in &models {
             let source = Source::Strings { bytes: entries * STRING_BYTES };
@@ -55,17 +54,14 @@ fn sweep() -> Result<(), String> {
             let start = Start { source, task, workers };
             let run = start.run_in(&own)?;
             print(&format!("{entries} {workers}"), &run);
-            let object = json!({
-                "benchmark": "memory", "name": format!("{entries} entries, {workers}"),
-                "start": start, "entries": entries, "versions": versions(), "machine": machine(),
-                "command": command(), "runs": [run],
-            });
-            objects.push(object.to_string());
+            results.push(json!({
+                "name": format!("{entries} entries, {workers}"),
+                "start": start, "entries": entries, "runs": [run],
+            }));
         }
     }
     if let Some(path) = args.get("json") {
-        let text = format!("[\n{}\n]\n", objects.join(",\n"));
-        fs::write(path, text).map_err(|e| format!("{path}: {e}"))?;
+        write_results(path, "memory", results)?;
     }
     Ok(())
 }

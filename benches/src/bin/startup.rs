@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 
 use benches::startup::{Model, Run, STRING_BYTES, Source, Start, Task};
-use benches::{Args, Memory, command, machine, median, versions};
+use benches::{Args, Memory, median, write_results};
 use serde_json::{Value, json};
 
 fn main() -> ExitCode {
@@ -78,21 +78,16 @@ fn compare() -> Result<(), String> {
     let contenders = result?;
     print(&contenders);
     if let Some(path) = args.get("json") {
-        let (versions, machine, command) = (versions(), machine(), command());
-        let objects = contenders.iter().map(|contender| {
-            let mut object = json!({
-                "benchmark": "startup", "name": contender.name, "versions": versions,
-                "machine": machine, "command": command, "runs": contender.done,
-            });
-            if let (Some(object), Some(about)) =
-                (object.as_object_mut(), contender.about.as_object())
+        let results = contenders.iter().map(|contender| {
+            let mut result = json!({ "name": contender.name, "runs": contender.done });
+            if let (Some(result), Some(about)) =
+                (result.as_object_mut(), contender.about.as_object())
             {
-                object.extend(about.clone());
+                result.extend(about.clone());
             }
-            object.to_string()
+            result
         });
-        let text = format!("[\n{}\n]\n", objects.collect::<Vec<_>>().join(",\n"));
-        fs::write(path, text).map_err(|e| format!("{path}: {e}"))?;
+        write_results(path, "startup", results)?;
     }
     Ok(())
 }

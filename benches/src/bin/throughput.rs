@@ -11,12 +11,11 @@
 //! none.
 
 use std::collections::HashSet;
-use std::fs;
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use benches::{Args, Memory, children, command, machine, median, versions};
+use benches::{Args, median, pss_with, write_results};
 use loader_core::{
     DataLoader, Dataset, Field, Fingerprint, ImageDataset, ImageFolder, ReadAhead, Recipe,
     RecipeError, Sample, SampleError, SampleWriter, Stage, Transform, Workers,
@@ -114,14 +113,11 @@ fn run() -> Result<(), String> {
     if let Some(last) = stats.last() {
         println!("{}", last.verdict());
     }
-    let (own, workers_pids) = (std::process::id(), loader.worker_pids());
-    let all = [&[own], workers_pids.as_slice(), &children(own)].concat();
-    let pss: u64 = all.iter().filter_map(|&pid| Memory::of(pid)).map(|memory| memory.pss).sum();
+    let pss = pss_with(&loader.worker_pids());
     println!("{:24} {:>9.1} MB of all processes", "memory", pss as f64 / 1024.0);
     if let Some(path) = args.get("json") {
-        let text = json!([{
-            "benchmark": "throughput", "name": format!("{task} {workers}"),
-            "versions": versions(), "machine": machine(), "command": command(),
+        let result = json!({
+            "name": format!("{task} {workers}"),
             "task": task, "workers": workers.to_string(), "size": size,
             "decoder": loader_core::DECODER, "latency_ms": latency.as_millis() as u64,
             "readers": readers,
@@ -129,8 +125,8 @@ fn run() -> Result<(), String> {
                 "images_per_second": rates, "pss": pss, "stats": stats,
                 "seconds": { "open": opened, "build": built, "first_batch": first },
             }],
-        }]);
-        fs::write(path, text.to_string()).map_err(|e| format!("{path}: {e}"))?;
+        });
+        write_results(path, "throughput", [result])?;
     }
     Ok(())
 }

@@ -14,7 +14,7 @@ use std::fs;
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
-use benches::{Args, Memory, children, command, machine, median, versions};
+use benches::{Args, median, pss_with, write_results};
 use loader_core::{
     DType, DataLoader, Dataset, Field, Fingerprint, Recipe, RecipeError, Registry, Sample,
     SampleError, SampleWriter, Workers,
@@ -87,16 +87,11 @@ fn compare() -> Result<(), String> {
     }
     print(&results);
     if let Some(path) = args.get("json") {
-        let (versions, machine, command) = (versions(), machine(), command());
-        let objects = results.iter().map(|(task, runs)| {
-            json!({
-                "benchmark": "transport", "name": format!("{} KiB {}", task.bytes >> 10, task.mover),
-                "task": task, "versions": versions, "machine": machine, "command": command, "runs": runs,
-            })
-            .to_string()
+        let results = results.iter().map(|(task, runs)| {
+            let name = format!("{} KiB {}", task.bytes >> 10, task.mover);
+            json!({ "name": name, "task": task, "runs": runs })
         });
-        let text = format!("[\n{}\n]\n", objects.collect::<Vec<_>>().join(",\n"));
-        fs::write(path, text).map_err(|e| format!("{path}: {e}"))?;
+        write_results(path, "transport", results)?;
     }
     Ok(())
 }
@@ -185,10 +180,7 @@ impl Run {
     fn since(begin: Instant, cpu: f64, workers: &[u32]) -> Self {
         let seconds = begin.elapsed().as_secs_f64();
         let cpu_seconds = cpu_seconds(workers) - cpu;
-        let own = std::process::id();
-        let all = [&[own], workers, &children(own)].concat();
-        let pss = all.iter().filter_map(|&pid| Memory::of(pid)).map(|memory| memory.pss).sum();
-        Self { seconds, cpu_seconds, pss }
+        Self { seconds, cpu_seconds, pss: pss_with(workers) }
     }
 }
 
