@@ -19,10 +19,17 @@ pub fn tensor_data(lease: FieldLease) -> Option<TensorData> {
 pub(crate) fn burn_dtype(dtype: DType) -> Option<BurnDType> {
     match dtype {
         DType::U8 => Some(BurnDType::U8),
+        DType::U16 => Some(BurnDType::U16),
+        DType::U32 => Some(BurnDType::U32),
+        DType::U64 => Some(BurnDType::U64),
+        DType::I8 => Some(BurnDType::I8),
+        DType::I16 => Some(BurnDType::I16),
+        DType::I32 => Some(BurnDType::I32),
         DType::F16 => Some(BurnDType::F16),
         DType::BF16 => Some(BurnDType::BF16),
         DType::F32 => Some(BurnDType::F32),
         DType::I64 => Some(BurnDType::I64),
+        DType::F64 => Some(BurnDType::F64),
         _ => None,
     }
 }

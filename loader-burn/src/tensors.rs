@@ -68,8 +68,18 @@ fn check<const D: usize, K: Basic>(
         return Err(TensorError::Rank { field: name.clone(), shape, asked: D });
     }
     let fits = match K::KIND {
-        Kind::Float => matches!(dtype, DType::F16 | DType::BF16 | DType::F32),
-        Kind::Int => matches!(dtype, DType::U8 | DType::I64),
+        Kind::Float => matches!(dtype, DType::F16 | DType::BF16 | DType::F32 | DType::F64),
+        Kind::Int => matches!(
+            dtype,
+            DType::U8
+                | DType::U16
+                | DType::U32
+                | DType::U64
+                | DType::I8
+                | DType::I16
+                | DType::I32
+                | DType::I64
+        ),
         Kind::Bool => false,
     };
     let burn_dtype = burn_dtype(*dtype).filter(|_| fits);

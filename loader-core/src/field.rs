@@ -10,24 +10,38 @@ use serde::{Deserialize, Serialize};
 pub enum DType {
     /// Unsigned byte.
     U8,
+    /// Unsigned 16-bit integer.
+    U16,
+    /// Unsigned 32-bit integer.
+    U32,
+    /// Unsigned 64-bit integer.
+    U64,
+    /// Signed byte.
+    I8,
+    /// Signed 16-bit integer.
+    I16,
+    /// Signed 32-bit integer.
+    I32,
+    /// Signed 64-bit integer, what frameworks expect of class labels.
+    I64,
     /// IEEE 754 half precision.
     F16,
     /// bfloat16: the upper half of an `f32`.
     BF16,
     /// IEEE 754 single precision.
     F32,
-    /// Signed 64-bit integer, what frameworks expect of class labels.
-    I64,
+    /// IEEE 754 double precision.
+    F64,
 }
 
 impl DType {
     /// Bytes of one element.
     pub const fn size(self) -> usize {
         match self {
-            Self::U8 => 1,
-            Self::F16 | Self::BF16 => 2,
-            Self::F32 => 4,
-            Self::I64 => 8,
+            Self::U8 | Self::I8 => 1,
+            Self::U16 | Self::I16 | Self::F16 | Self::BF16 => 2,
+            Self::U32 | Self::I32 | Self::F32 => 4,
+            Self::U64 | Self::I64 | Self::F64 => 8,
         }
     }
 }
@@ -50,7 +64,11 @@ macro_rules! element {
         }
     )*};
 }
-element!(u8 => U8, f16 => F16, bf16 => BF16, f32 => F32, i64 => I64);
+element!(
+    u8 => U8, u16 => U16, u32 => U32, u64 => U64,
+    i8 => I8, i16 => I16, i32 => I32, i64 => I64,
+    f16 => F16, bf16 => BF16, f32 => F32, f64 => F64,
+);
 
 /// One named part of every sample, such as `image` or `label`.
 ///

@@ -10,6 +10,7 @@ mod loader;
 mod mix;
 mod rng;
 mod sampler;
+mod shared;
 mod shm;
 mod stats;
 mod worker;

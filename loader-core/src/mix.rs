@@ -148,7 +148,7 @@ impl CutMix {
             DType::F16 => paste::<f16>(batch.get_mut(field)?, n, planes, cut),
             DType::BF16 => paste::<bf16>(batch.get_mut(field)?, n, planes, cut),
             DType::F32 => paste::<f32>(batch.get_mut(field)?, n, planes, cut),
-            DType::I64 => paste::<i64>(batch.get_mut(field)?, n, planes, cut),
+            found => return Err(MixError::NotPixels { field: field.to_owned(), found }),
         }
         Ok(labels)
     }
@@ -173,6 +173,14 @@ pub enum MixError {
          `to(DType::F32, layout)`, or use CutMix"
     )]
     NotFloat {
+        /// The field.
+        field: String,
+        /// Its element type.
+        found: DType,
+    },
+    /// No images have such elements.
+    #[error("field {field:?} holds {found:?}; images are U8, F16, BF16 or F32")]
+    NotPixels {
         /// The field.
         field: String,
         /// Its element type.

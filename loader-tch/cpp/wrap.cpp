@@ -26,7 +26,8 @@ extern "C" at::Tensor *loader_tch_wrap(void *data, const int64_t *sizes, size_t 
   auto maker = at::for_blob(data, at::IntArrayRef(sizes, dims));
   maker.context(owner, release);
   try {
-    constexpr at::ScalarType types[] = {at::kByte, at::kHalf, at::kBFloat16, at::kFloat, at::kLong};
+    constexpr at::ScalarType types[] = {at::kByte, at::kHalf,  at::kBFloat16, at::kFloat, at::kLong,
+                                        at::kChar, at::kShort, at::kInt,      at::kDouble};
     maker.options(at::TensorOptions(at::kCPU).dtype(types[dtype]));
     return new at::Tensor(maker.make_tensor());
   } catch (const std::exception &e) {

@@ -44,6 +44,10 @@ pub(crate) unsafe fn wrap<T: Send + 'static>(
         DType::BF16 => 2,
         DType::F32 => 3,
         DType::I64 => 4,
+        DType::I8 => 5,
+        DType::I16 => 6,
+        DType::I32 => 7,
+        DType::F64 => 8,
         _ => return Err(TensorError::DType { dtype }),
     };
     let sizes = shape

@@ -375,7 +375,8 @@ impl Checker {
                 if self.to.is_some() {
                     return Err(self.order("a second `to`; give the final type in one"));
                 }
-                self.ensure(op.dtype != DType::I64, || "images can't be written as I64".into())?;
+                let written = matches!(op.dtype, DType::U8 | DType::F16 | DType::BF16 | DType::F32);
+                self.ensure(written, || format!("images can't be written as {:?}", op.dtype))?;
                 self.to = Some(*op);
             }
             Op::Normalize(op) => {
@@ -451,7 +452,8 @@ impl Transform {
             DType::F16 => Tables::F16(write::float_table(&normalize)),
             DType::BF16 => Tables::BF16(write::float_table(&normalize)),
             DType::F32 => Tables::F32(write::float_table(&normalize)),
-            DType::U8 | DType::I64 => Tables::U8(write::raw_table()),
+            // The checker has refused all others.
+            _ => Tables::U8(write::raw_table()),
         };
         let shape =
             Shape { channels: checker.channels, w: w as usize, h: h as usize, layout: to.layout };

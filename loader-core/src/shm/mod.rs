@@ -2,6 +2,7 @@
 
 mod arena;
 mod board;
+mod bytes;
 mod cell;
 mod claim;
 mod desk;
@@ -22,6 +23,7 @@ mod tally;
 #[cfg(test)]
 pub(crate) use arena::Lost;
 pub(crate) use arena::{Arena, Descriptor};
+pub(crate) use bytes::{FileId, SharedBytes};
 pub(crate) use cell::WorkerId;
 pub(crate) use claim::Claim;
 pub(crate) use desk::{Desk, nanos, now};

@@ -72,16 +72,16 @@ pub(super) fn free_in(file: &File) -> Option<u64> {
     (stat.f_blocks > 0).then(|| stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
-fn path_of(name: &str) -> PathBuf {
+pub(super) fn path_of(name: &str) -> PathBuf {
     Path::new(DIR).join(name)
 }
 
-fn name_of(owner: Process, namespace: u64, random: u64) -> String {
+pub(super) fn name_of(owner: Process, namespace: u64, random: u64) -> String {
     format!("{PREFIX}.{}.{:08x}.{namespace:016x}.{random:016x}", owner.pid(), owner.start())
 }
 
 /// Whose segment has that name, and in which namespace. `None` for all other names.
-fn parse_name(name: &str) -> Option<(Process, u64)> {
+pub(super) fn parse_name(name: &str) -> Option<(Process, u64)> {
     let mut parts = name.strip_prefix(PREFIX)?.strip_prefix('.')?.split('.');
     let pid = parts.next()?.parse().ok()?;
     let start = u32::from_str_radix(parts.next()?, 16).ok()?;
@@ -184,7 +184,7 @@ fn words(shmem: &Shmem, at: usize, count: usize) -> &[AtomicU64] {
     unsafe { slice::from_raw_parts(shmem.as_ptr().add(at).cast::<AtomicU64>(), count) }
 }
 
-fn os_error(error: &ShmemError) -> io::Error {
+pub(super) fn os_error(error: &ShmemError) -> io::Error {
     match error {
         ShmemError::MapCreateFailed(code)
         | ShmemError::MapOpenFailed(code)

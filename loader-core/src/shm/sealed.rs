@@ -15,16 +15,26 @@ pub(crate) fn sealed_file(name: &str, bytes: &[u8]) -> io::Result<File> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let mut file = File::from(memfd_create(name, flags)?);
     file.write_all(bytes)?;
+    seal(&file, name);
+    Ok(file)
+}
+
+/// Bars everyone from changing a file in memory, which is mapped writable nowhere.
+pub(super) fn seal(file: &File, name: &str) {
     // Kernels before 5.1 don't know all of them; without, the file is merely not protected from bugs.
-    if let Err(error) = fcntl_add_seals(&file, SEALS) {
+    if let Err(error) = fcntl_add_seals(file, SEALS) {
         tracing::debug!(%error, name, "a file in memory is not sealed");
     }
-    Ok(file)
+}
+
+/// True where nobody can change the file any more.
+pub(super) fn is_sealed(file: &File) -> bool {
+    fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SEALS))
 }
 
 /// Maps such a file; an error where it is another kind of file.
 pub(crate) fn map_sealed(file: &File) -> io::Result<Mmap> {
-    if !fcntl_get_seals(file)?.contains(SEALS) {
+    if !is_sealed(file) {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a file that is not sealed"));
     }
     // SAFETY: the seals, which can't be taken off, bar everyone from changing bytes or length, but

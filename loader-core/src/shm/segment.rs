@@ -15,14 +15,14 @@ use super::board::Words;
 use super::named::{Mapped, free_in};
 use super::sync::{AtomicU32, AtomicU64};
 
-/// Why there is no memory for batches.
+/// Why there is no memory for batches, a table or an array.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemoryError {
     /// Reserving it would exceed what the machine or the control group has left.
     #[error(
-        "batches need {needed} bytes of shared memory, but only {available} are available: lower \
-         batch_size or prefetch, or raise the memory limit"
+        "{needed} bytes of shared memory are needed, but only {available} are available: raise the \
+         memory limit, or, for batches, lower batch_size or prefetch"
     )]
     Exhausted {
         /// Bytes asked for.
@@ -32,8 +32,8 @@ pub enum MemoryError {
     },
     /// `/dev/shm` has no room for it.
     #[error(
-        "batches need {needed} bytes in /dev/shm, where {free} are free: enlarge it (docker run \
-         --shm-size, mount -o remount,size=), lower batch_size or prefetch, or leave out \
+        "{needed} bytes are needed in /dev/shm, where {free} are free: enlarge it (docker run \
+         --shm-size, mount -o remount,size=), for batches lower batch_size or prefetch, or leave out \
          shareable(true), which alone needs it"
     )]
     SharedFull {
@@ -43,7 +43,7 @@ pub enum MemoryError {
         free: u64,
     },
     /// The system refused it.
-    #[error("{needed} bytes of shared memory for batches: {source}")]
+    #[error("{needed} bytes of shared memory: {source}")]
     System {
         /// Bytes asked for.
         needed: u64,

@@ -1,0 +1,4 @@
+//! What every worker needs and nobody copies: arrays and tables in memory that processes share, and
+//! how they travel.
+
+pub(crate) mod parcel;
