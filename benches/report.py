@@ -238,9 +238,12 @@ def main():
             f"The dotted line, {number(bound)}, is twice what one core shrinks to an eighth with libjpeg-turbo's "
             "scaled decoding by Pillow: its entropy decoding and little else." if bound else "",
             "Unfair to the others: DALI is made for GPUs, and its CPU pipeline decodes the crop with its own "
-            "rounding; Grain's batches are copied between its processes, and PyTorch's are sent one descriptor at a "
+            "rounding; SPDL's users normalise on a GPU, and FFmpeg, which it decodes with, is built for video; Grain's batches are copied between its processes, and PyTorch's are sent one descriptor at a "
             "time, which costs little at this size. Unfair to us: none of them checks a file as strictly, "
-            "DALI and WebDataset shuffle only what they hold, and WebDataset's files were made before.",
+            "DALI and WebDataset shuffle only what they hold, WebDataset's and FFCV's files were made before, and FFCV "
+            "decodes whole images that it has made smaller files of. Rust's other loaders come without transforms: "
+            "what is measured is their users' usual way, the crate image, which is most of the difference; tch's "
+            "helper has neither workers nor the same resize.",
         ))
     if transport:
         plot_transport(transport, docs)

@@ -1,14 +1,16 @@
 """How many images a second other loaders deliver: the same files, transforms and batches as
-`throughput` (benches/src/bin/throughput.rs), by NVIDIA DALI's CPU pipeline or torchvision.
+`throughput` (benches/src/bin/throughput.rs), by NVIDIA DALI's CPU pipeline, SPDL or torchvision.
 
-    throughput.py --root DIR --task train|eval --peer dali|pil|tensor|webdataset|grain [--workers 2]
-        [--batch-size 128] [--epochs 3]
+    throughput.py --root DIR --task train|eval --peer dali|spdl|pil|tensor|webdataset|grain|ffcv
+        [--workers 2] [--batch-size 128] [--epochs 3]
 
 Prints the images a second of each epoch, as JSON. The first epoch includes the start of the workers
 and is told apart. `pil` and `tensor` are torchvision's transforms on Pillow images and on tensors, in
 PyTorch's DataLoader with forked workers; `webdataset` reads the images from tar files into the same, which
 are made first, and how long that takes is told too; `grain` maps the transforms on Pillow images over
-its own worker processes.
+its own worker processes. `spdl` decodes, crops and scales in threads by FFmpeg's libraries, which have to
+be installed, and leaves the rest to PyTorch. `ffcv` writes one file of its own first, whose time is told as well, with
+the images as JPEG anew.
 """
 
 import argparse
@@ -48,6 +50,47 @@ def dali(args):
         for _ in range(batches):
             images, _ = pipe.run()
             yield len(images)
+
+    return epoch
+
+
+def spdl(args):
+    import random
+
+    import spdl.io
+    import torch
+    from spdl.pipeline import PipelineBuilder
+    from torchvision.datasets import ImageFolder
+    from torchvision.transforms import v2
+
+    torch.set_num_threads(1)
+    samples = ImageFolder(args.root).samples
+    mean, std = (255 * torch.tensor(of).view(1, 3, 1, 1) for of in (MEAN, STD))
+
+    def decode(sample):
+        path, label = sample
+        packets = spdl.io.demux_image(path)
+        if args.task == "train":
+            size = torch.empty((3, packets.height, packets.width), device="meta")
+            top, left, height, width = v2.RandomResizedCrop(224).make_params([size]).values()
+            steps = f"crop={width}:{height}:{left}:{top}:exact=1,scale=224:224:flags=bilinear"
+            steps += ",hflip" if random.random() < 0.5 else ""
+        else:
+            steps = "scale='if(gt(iw,ih),-1,256)':'if(gt(iw,ih),256,-1)':flags=bilinear,crop=224:224"
+        return spdl.io.decode_packets(packets, filter_desc=f"{steps},format=rgb24"), label
+
+    def stack(decoded):
+        images = spdl.io.to_torch(spdl.io.convert_frames([frames for frames, _ in decoded]))
+        images = images.permute(0, 3, 1, 2).to(torch.float32).sub_(mean).div_(std)
+        return images.contiguous(), torch.tensor([label for _, label in decoded])
+
+    def epoch():
+        builder = PipelineBuilder().add_source(random.sample(samples, len(samples)))
+        builder = builder.pipe(decode, concurrency=args.workers).aggregate(args.batch_size)
+        pipeline = builder.pipe(stack).add_sink(2).build(num_threads=args.workers)
+        with pipeline.auto_stop():
+            for images, _ in pipeline:
+                yield len(images)
 
     return epoch
 
@@ -119,6 +162,32 @@ def grain(args):
     return lambda: (len(images) for images, _ in itertools.islice(data, batches))
 
 
+def ffcv(args):
+    import numpy
+    from ffcv.fields import IntField, RGBImageField
+    from ffcv.fields.rgb_image import CenterCropRGBImageDecoder, RandomResizedCropRGBImageDecoder
+    from ffcv.fields.basics import IntDecoder
+    from ffcv.loader import Loader, OrderOption
+    from ffcv.transforms import NormalizeImage, RandomHorizontalFlip, ToTensor, ToTorchImage
+    from ffcv.writer import DatasetWriter
+    from torchvision.datasets import ImageFolder
+
+    begun = time.perf_counter()
+    file = os.path.join(args.scratch, "data.beton")
+    # The files' pixels at their own sizes, as JPEG again.
+    fields = {"image": RGBImageField(write_mode="jpg", jpeg_quality=90), "label": IntField()}
+    DatasetWriter(file, fields, num_workers=args.workers).from_indexed_dataset(ImageFolder(args.root))
+    args.conversion = time.perf_counter() - begun
+    image = [CenterCropRGBImageDecoder((224, 224), ratio=224 / 256)]
+    if args.task == "train":
+        image = [RandomResizedCropRGBImageDecoder((224, 224)), RandomHorizontalFlip()]
+    mean, std = (255 * numpy.array(of) for of in (MEAN, STD))
+    image += [NormalizeImage(mean, std, numpy.float32), ToTensor(), ToTorchImage()]
+    loader = Loader(file, args.batch_size, num_workers=args.workers, order=OrderOption.RANDOM,
+                    pipelines={"image": image, "label": [IntDecoder(), ToTensor()]})
+    return lambda: (len(images) for images, _ in loader)
+
+
 class Load:
     """Reads and transforms a sample of grain's."""
 
@@ -133,7 +202,8 @@ class Load:
         return self.transform(Image.open(path).convert("RGB")).numpy(), label
 
 
-PEERS = {"dali": dali, "pil": torchvision, "tensor": torchvision, "webdataset": webdataset, "grain": grain}
+PEERS = {"dali": dali, "spdl": spdl, "pil": torchvision, "tensor": torchvision, "webdataset": webdataset,
+         "grain": grain, "ffcv": ffcv}
 
 
 def main():
