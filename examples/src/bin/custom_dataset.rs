@@ -59,8 +59,7 @@ struct Spec {
     paths: Vec<PathBuf>,
     length: usize,
     lines: u64,
-    /// The fingerprint's number, which is too long for JSON.
-    fingerprint: [u8; 16],
+    fingerprint: Fingerprint,
 }
 
 /// Where a line lies.
@@ -127,7 +126,6 @@ impl Lines {
         }
         entries.flush()?;
         drop(entries);
-        let fingerprint = fingerprint.0.to_le_bytes();
         Ok(Self { spec: Spec { paths, length, lines, fingerprint }, index, texts })
     }
 
@@ -180,7 +178,7 @@ impl Dataset for Lines {
     }
 
     fn fingerprint(&self) -> Fingerprint {
-        Fingerprint(u128::from_le_bytes(self.spec.fingerprint))
+        self.spec.fingerprint
     }
 
     fn recipe(&self) -> Result<Recipe, RecipeError> {

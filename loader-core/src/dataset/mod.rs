@@ -5,11 +5,13 @@ pub(crate) mod imagenet;
 pub(crate) mod images;
 mod recipe;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub(crate) use self::recipe::DescribedRecipe;
 pub use self::recipe::{Recipe, RecipeError};
@@ -149,7 +151,10 @@ impl Sample {
 }
 
 /// Identifies data or a configuration by a 128-bit hash of its content.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+///
+/// People read it as 32 hexadecimal digits, and so do formats of serde that are made for them: numbers of
+/// that size are more than JSON's have room for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fingerprint(pub u128);
 
 impl Fingerprint {
@@ -164,6 +169,24 @@ impl Fingerprint {
         both[..16].copy_from_slice(&self.0.to_le_bytes());
         both[16..].copy_from_slice(&other.0.to_le_bytes());
         Self::of(&both)
+    }
+}
+
+impl Serialize for Fingerprint {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        if to.is_human_readable() { to.collect_str(self) } else { self.0.serialize(to) }
+    }
+}
+
+impl<'de> Deserialize<'de> for Fingerprint {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        if !from.is_human_readable() {
+            return u128::deserialize(from).map(Self);
+        }
+        let digits = Cow::<str>::deserialize(from)?;
+        u128::from_str_radix(&digits, 16)
+            .map(Self)
+            .map_err(|e| D::Error::custom(format_args!("fingerprint {digits:?}: {e}")))
     }
 }
 
@@ -316,5 +339,24 @@ impl<'a> SampleWriter<'a> {
     /// The first field that nobody asked for: its bytes are still those of another batch.
     pub(crate) fn forgotten(&self) -> Option<&'a Field> {
         self.fields.iter().enumerate().find(|(i, _)| self.asked & (1 << i) == 0).map(|(_, f)| f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fingerprint_survives_every_format() {
+        for print in
+            [Fingerprint(0), Fingerprint(7), Fingerprint::of(b"data"), Fingerprint(u128::MAX)]
+        {
+            let value = serde_json::to_value(print).unwrap();
+            assert_eq!(serde_json::from_value::<Fingerprint>(value).unwrap(), print);
+            let packed = rmp_serde::to_vec(&print).unwrap();
+            assert_eq!(rmp_serde::from_slice::<Fingerprint>(&packed).unwrap(), print);
+        }
+        let error = serde_json::from_str::<Fingerprint>("\"no digits\"").unwrap_err().to_string();
+        assert!(error.contains("no digits"), "{error}");
     }
 }
