@@ -200,8 +200,10 @@ pub enum TensorError {
     /// The batch has no such field.
     #[error(transparent)]
     Field(#[from] FieldError),
-    /// This version of the crate does not know the element type.
-    #[error("fields of {dtype:?} have no tensor type here: update loader-tch with loader-core")]
+    /// tch has no such tensors.
+    #[error(
+        "fields of {dtype:?} have no tensor type in tch, which has U8, I8 to I64 and the floats"
+    )]
     DType {
         /// The field's element type.
         dtype: DType,

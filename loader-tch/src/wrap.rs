@@ -59,7 +59,7 @@ pub(crate) unsafe fn wrap<T: Send + 'static>(
     let mut error: [c_char; 512] = [0; 512];
     // SAFETY:
     // - `sizes` and `error` outlive the call and their lengths are passed beside them.
-    // - `dtype_code` is one of the five that the C++ side has in its table.
+    // - `dtype_code` is one of those that the C++ side has in its table.
     // - `release` fits the type that `owner` was boxed as.
     // - That `data` may be used until then is this function's own condition.
     let tensor = unsafe {
@@ -148,8 +148,12 @@ mod tests {
         check(count.tensor(&[0.0, 1.0, 2.0, 100.0].map(f16::from_f32), &[2, 2]), Kind::Half);
         check(count.tensor(&[0.0, 1.0, 2.0, 100.0].map(bf16::from_f32), &[2, 2]), Kind::BFloat16);
         check(count.tensor(&[0.0f32, 1.0, 2.0, 100.0], &[2, 2]), Kind::Float);
+        check(count.tensor(&[0.0f64, 1.0, 2.0, 100.0], &[2, 2]), Kind::Double);
+        check(count.tensor(&[0i8, 1, 2, 100], &[2, 2]), Kind::Int8);
+        check(count.tensor(&[0i16, 1, 2, 100], &[2, 2]), Kind::Int16);
+        check(count.tensor(&[0i32, 1, 2, 100], &[2, 2]), Kind::Int);
         check(count.tensor(&[0i64, 1, 2, 100], &[2, 2]), Kind::Int64);
-        assert_eq!(count.get(), 5);
+        assert_eq!(count.get(), 9);
     }
 
     #[test]
