@@ -15,6 +15,7 @@ mod shm;
 mod stats;
 mod worker;
 
+pub use dataset::arrays::{ArrayDataset, ArrayDatasetError};
 pub use dataset::image_folder::{
     ClassOrder, EmptyClasses, FolderError, ImageFolder, ImageFolderBuilder, Unreadable,
 };
@@ -39,6 +40,8 @@ pub use loader::{
 pub use mix::{CutMix, MixError, MixUp};
 pub use rng::Draws;
 pub use sampler::{EpochOrder, Order, OrderError, Pick, Sampler, Shard, ShardError, ShardMode};
+pub use shared::array::{ArrayBuilder, ArrayError, ArrayHandle, SharedArray};
+pub use shared::npy::NpyError;
 pub use shm::{GeometryError, MemoryError, OpenError, SweptSegment, sweep_segments};
 pub use stats::{
     Bottleneck, MemoryReport, MemoryUse, ProcessMemory, ProcessRole, StageStats, Stats, Verdict,

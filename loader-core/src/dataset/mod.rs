@@ -1,5 +1,6 @@
 //! What the loader loads: the [`Dataset`] trait and the datasets that come with the crate.
 
+pub(crate) mod arrays;
 pub(crate) mod image_folder;
 pub(crate) mod imagenet;
 pub(crate) mod images;

@@ -47,7 +47,7 @@ pub struct ProcessMemory {
     pub total: MemoryUse,
     /// Shared memory that batches are made in, of any loader.
     pub batches: MemoryUse,
-    /// Path tables and other files that the dataset hands to its workers.
+    /// Path tables, arrays, and other files that the dataset or a task hands to workers.
     pub table: MemoryUse,
     /// Program and libraries, and other files that are mapped.
     pub files: MemoryUse,
@@ -112,8 +112,11 @@ enum Content {
 impl Content {
     /// By the name of what is mapped; `tables` are names of the dataset's own files.
     fn of(name: &str, tables: &[String]) -> Self {
-        let is_table =
-            |name: &str| name.ends_with(".paths") || name.starts_with("/memfd:path-table");
+        let is_table = |name: &str| {
+            let in_memory = ["/memfd:path-table", "/memfd:loader-array"];
+            in_memory.iter().any(|prefix| name.starts_with(prefix))
+                || [".paths", ".npy"].iter().any(|suffix| name.ends_with(suffix))
+        };
         let plain = name.strip_suffix(" (deleted)").unwrap_or(name);
         if name.starts_with("/memfd:loader-batches") || name.starts_with("/dev/shm/loader-core.") {
             Self::Batches

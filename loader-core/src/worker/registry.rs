@@ -5,13 +5,14 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::fill::{MakeSamples, erase};
-use crate::dataset::images::{ImageDataset, RECIPE};
+use crate::dataset::arrays::{self, ArrayDataset};
+use crate::dataset::images::{self, ImageDataset};
 use crate::dataset::{Dataset, Recipe};
 
 type Attach = dyn Fn(Recipe) -> Result<Arc<dyn MakeSamples>, String> + Send + Sync;
 
-/// The datasets that worker processes can open: [`ImageDataset`](crate::ImageDataset), and what is
-/// added here. Given to [`init_with`](crate::init_with).
+/// The datasets that worker processes can open: [`ImageDataset`](crate::ImageDataset),
+/// [`ArrayDataset`](crate::ArrayDataset), and what is added here. Given to [`init_with`](crate::init_with).
 pub struct Registry {
     datasets: HashMap<String, Box<Attach>>,
 }
@@ -19,7 +20,9 @@ pub struct Registry {
 impl Registry {
     /// Only the crate's own datasets.
     pub fn new() -> Self {
-        Self { datasets: HashMap::new() }.dataset(RECIPE, ImageDataset::attach)
+        Self { datasets: HashMap::new() }
+            .dataset(images::RECIPE, ImageDataset::attach)
+            .dataset(arrays::RECIPE, ArrayDataset::attach)
     }
 
     /// Adds a dataset: `attach` opens it from the [`Recipe`] of that name, in a worker process. A

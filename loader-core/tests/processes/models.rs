@@ -2,8 +2,8 @@
 
 use loader_core::ops::{Custom, RandAugment};
 use loader_core::{
-    DType, DataLoader, ErrorPolicy, ImageFolder, Layout, Order, TableCache, Transform, Workers,
-    register_transform,
+    ArrayDataset, DType, DataLoader, ErrorPolicy, ImageFolder, Layout, Order, SharedArray,
+    TableCache, Transform, Workers, register_transform,
 };
 
 use crate::data::{Act, epochs, hashes, noise, undisturbed};
@@ -13,6 +13,7 @@ crate::tests![
     parts_of_epochs_are_made_by_processes,
     explicit_orders_are_shared_with_processes,
     image_folders_load_in_processes,
+    arrays_are_shared_with_processes,
     a_custom_step_unknown_to_the_workers_is_refused_by_name,
     errors_travel_and_policies_hold_in_processes,
     two_loaders_run_side_by_side,
@@ -148,6 +149,34 @@ fn an_epoch_can_be_left_and_another_started() {
             .map(|batch| crate::data::hash(&batch.unwrap()))
             .collect();
         assert_eq!(taken, expected[epoch as usize][..taken.len()]);
+    }
+}
+
+fn arrays_are_shared_with_processes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.npy");
+    let x: Vec<f32> = (0..1000).map(|i| i as f32).collect();
+    SharedArray::from_slice([250, 2, 2], &x).unwrap().write_npy(&path).unwrap();
+    let y: Vec<i64> = (0..250).rev().collect();
+    let arrays = [
+        ("x", SharedArray::open(&path).unwrap()),
+        ("y", SharedArray::from_slice([250], &y).unwrap()),
+    ];
+    let dataset = ArrayDataset::new(arrays).unwrap();
+    let batches = |workers| {
+        let builder = DataLoader::builder(dataset.clone()).batch_size(16).shuffle(4);
+        let loader = builder.workers(workers).build().unwrap();
+        let batches = loader.epoch(0).unwrap().map(|batch| {
+            let batch = batch.unwrap();
+            let x = batch.get::<f32>("x").unwrap().to_vec();
+            (x, batch.get::<i64>("y").unwrap().to_vec())
+        });
+        batches.collect::<Vec<_>>()
+    };
+    let expected = batches(Workers::threads(1));
+    assert!(expected[0].0.chunks(4).zip(&expected[0].1).all(|(x, y)| x[0] as i64 / 4 == 249 - y));
+    for workers in models() {
+        assert!(batches(workers) == expected, "{workers:?}");
     }
 }
 

@@ -74,7 +74,7 @@ pub(crate) fn unregistered() {
     let error = build_error(noise(60));
     match &error {
         BuildError::Workers(StartWorkersError::NotRegistered { name, registered }) => {
-            assert_eq!((name.as_str(), registered.len()), ("noise", 1));
+            assert_eq!((name.as_str(), registered.len()), ("noise", 2));
         }
         other => panic!("{other:?}"),
     }
