@@ -47,6 +47,7 @@ pub use stats::{
     Bottleneck, MemoryReport, MemoryUse, ProcessMemory, ProcessRole, StageStats, Stats, Verdict,
 };
 pub use worker::{
-    InitError, ParseWorkersError, Registry, StartWorkersError, WorkerError, Workers, init,
-    init_with,
+    InitError, ParseWorkersError, PoolError, PoolTask, ProcessPool, ProcessPoolBuilder, Registry,
+    Results, SharedTask, StartWorkersError, Task, TaskCause, TaskError, TaskFor, WorkerError,
+    Workers, init, init_with,
 };

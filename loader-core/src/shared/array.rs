@@ -7,6 +7,7 @@ use std::io::{self, Write};
 use std::ops::Range;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::OFlags;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -28,7 +29,7 @@ const MEMORY: &str = "loader-array";
 /// | [`from_slice`](Self::from_slice), [`build`](Self::build) | a file in memory, sealed | as a task's argument or result |
 /// | [`builder`](Self::builder) with [`shareable`](ArrayBuilder::shareable) | a segment in `/dev/shm` | by name |
 ///
-/// In arguments and results of a `ProcessPool` any array travels as a descriptor,
+/// In arguments and results of a [`ProcessPool`](crate::ProcessPool) any array travels as a descriptor,
 /// whatever its size. Written by another serializer it becomes a [handle](ArrayHandle): some hundred
 /// bytes by which a process of the same user on the same machine opens it.
 ///
@@ -405,13 +406,10 @@ impl SharedArray {
     /// [`ArrayError::Io`]; nothing is left behind then.
     pub fn write_npy(&self, path: impl AsRef<Path>) -> Result<(), ArrayError> {
         let path = path.as_ref();
-        let mut aside = path.as_os_str().to_owned();
-        aside.push(format!(".{}-{:p}.aside", std::process::id(), &raw const *self));
-        let write = || {
-            let mut file = OpenOptions::new().write(true).create_new(true).open(&aside)?;
-            // NumPy reads any header; this one is aligned, whatever the array came from.
-            let header = Header::new(self.dtype(), self.shape()).unwrap_or(self.header.clone());
-            file.write_all(&header.text())?;
+        let io = |source| ArrayError::Io { path: path.to_owned(), source };
+        let (aside, mut file) = create_beside(path).map_err(io)?;
+        let mut write = || {
+            file.write_all(&self.header.text())?;
             file.write_all(self.bytes())?;
             file.sync_all()?;
             fs::rename(&aside, path)
@@ -419,8 +417,23 @@ impl SharedArray {
         write().map_err(|source| {
             // The write's error is the one to report.
             drop(fs::remove_file(&aside));
-            ArrayError::Io { path: path.to_owned(), source }
+            io(source)
         })
+    }
+}
+
+/// A new file in the folder of another, which it is to become.
+fn create_beside(path: &Path) -> io::Result<(PathBuf, File)> {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    loop {
+        let mut aside = path.as_os_str().to_owned();
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        aside.push(format!(".{}-{number}.aside", std::process::id()));
+        match OpenOptions::new().write(true).create_new(true).open(&aside) {
+            // Left by a process of the same number that was killed.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            created => return Ok((aside.into(), created?)),
+        }
     }
 }
 

@@ -15,6 +15,9 @@ use serde::de::DeserializeOwned;
 
 use crate::shm::{FileId, SharedBytes};
 
+/// Maps that a [`Kept`] holds at most; each has a descriptor, of which there are not that many.
+const KEPT: usize = 16;
+
 /// A packed value.
 #[derive(Debug)]
 pub(crate) struct Parcel {
@@ -33,9 +36,12 @@ thread_local! {
     static PACKING: RefCell<Option<Vec<SharedBytes>>> = const { RefCell::new(None) };
     /// The memory that came with the value that this thread unpacks at present.
     static UNPACKING: RefCell<Option<Vec<SharedBytes>>> = const { RefCell::new(None) };
-    /// What came last, so that a table which comes with every task is mapped once.
-    static LAST: RefCell<Vec<SharedBytes>> = const { RefCell::new(Vec::new()) };
 }
+
+/// What came with the last values, so that a table which comes with every task is mapped once, and its
+/// pages are met once.
+#[derive(Debug, Default)]
+pub(crate) struct Kept(Vec<SharedBytes>);
 
 /// Empties a list when it goes, also where the user's code panics.
 struct Ending(&'static std::thread::LocalKey<RefCell<Option<Vec<SharedBytes>>>>);
@@ -60,20 +66,40 @@ pub(crate) fn unpack<T: DeserializeOwned>(
     bytes: &[u8],
     files: Vec<OwnedFd>,
 ) -> Result<T, ParcelError> {
-    let mapped = files.into_iter().map(map).collect::<io::Result<Vec<_>>>();
-    let mapped = mapped.map_err(|e| ParcelError(format!("mapping what came with it: {e}")))?;
-    LAST.with(|last| *last.borrow_mut() = mapped.clone());
-    UNPACKING.with(|list| *list.borrow_mut() = Some(mapped));
-    let _ending = Ending(&UNPACKING);
-    rmp_serde::from_slice(bytes).map_err(|e| ParcelError(e.to_string()))
+    Kept::default().unpack(bytes, files)
 }
 
-fn map(file: OwnedFd) -> io::Result<SharedBytes> {
-    let file = File::from(file);
-    let id = FileId::of(&file)?;
-    // A file is kept by its map, so that no other one has its number.
-    let kept = LAST.with(|last| last.borrow().iter().find(|kept| kept.id() == id).cloned());
-    kept.map_or_else(|| SharedBytes::of_file(file), Ok)
+impl Kept {
+    /// Unpacks a value, with the maps that are kept where they are of the same files.
+    pub(crate) fn unpack<T: DeserializeOwned>(
+        &mut self,
+        bytes: &[u8],
+        files: Vec<OwnedFd>,
+    ) -> Result<T, ParcelError> {
+        let mapped = files.into_iter().map(|file| self.map(file)).collect::<io::Result<Vec<_>>>();
+        let mapped = mapped.map_err(|e| ParcelError(format!("mapping what came with it: {e}")))?;
+        let older = std::mem::take(&mut self.0);
+        for bytes in mapped.iter().chain(&older) {
+            if self.0.len() < KEPT && self.0.iter().all(|kept| kept.id() != bytes.id()) {
+                self.0.push(bytes.clone());
+            }
+        }
+        UNPACKING.with(|list| *list.borrow_mut() = Some(mapped));
+        let _ending = Ending(&UNPACKING);
+        rmp_serde::from_slice(bytes).map_err(|e| ParcelError(e.to_string()))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn map(&self, file: OwnedFd) -> io::Result<SharedBytes> {
+        let file = File::from(file);
+        let id = FileId::of(&file)?;
+        // A file is kept by its map, so that no other one has its number.
+        let kept = self.0.iter().find(|kept| kept.id() == id).cloned();
+        kept.map_or_else(|| SharedBytes::of_file(file), Ok)
+    }
 }
 
 /// Has memory travel with the value that is being packed, and gives its number in the parcel. `None`
@@ -145,12 +171,19 @@ mod tests {
     }
 
     #[test]
-    fn what_came_last_is_not_mapped_again() {
-        let a = made(b"first");
-        let parcel = pack(&a).unwrap();
-        let x: Shared = unpack(&parcel.bytes, files(&parcel)).unwrap();
-        let y: Shared = unpack(&parcel.bytes, files(&parcel)).unwrap();
-        assert_eq!(x.0.bytes().as_ptr(), y.0.bytes().as_ptr());
+    fn what_came_lately_is_not_mapped_again() {
+        let parcels = [b"first", b"other"].map(|text| pack(&made(text)).unwrap());
+        let mut kept = Kept::default();
+        let mut unpack =
+            |parcel: &Parcel| -> Shared { kept.unpack(&parcel.bytes, files(parcel)).unwrap() };
+        let x = unpack(&parcels[0]);
+        unpack(&parcels[1]);
+        assert_eq!(x.0.bytes().as_ptr(), unpack(&parcels[0]).0.bytes().as_ptr());
+        for n in 0..100u8 {
+            unpack(&pack(&made(&[n])).unwrap());
+        }
+        assert_ne!(x.0.bytes().as_ptr(), unpack(&parcels[0]).0.bytes().as_ptr());
+        assert_eq!(kept.0.len(), KEPT);
     }
 
     #[test]

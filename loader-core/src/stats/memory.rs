@@ -113,7 +113,7 @@ impl Content {
     /// By the name of what is mapped; `tables` are names of the dataset's own files.
     fn of(name: &str, tables: &[String]) -> Self {
         let is_table = |name: &str| {
-            let in_memory = ["/memfd:path-table", "/memfd:loader-array"];
+            let in_memory = ["/memfd:path-table", "/memfd:loader-array", "/memfd:loader-parcel"];
             in_memory.iter().any(|prefix| name.starts_with(prefix))
                 || [".paths", ".npy"].iter().any(|suffix| name.ends_with(suffix))
         };
@@ -248,7 +248,10 @@ impl fmt::Display for MemoryReport {
         )?;
         for (part, what) in [
             (Part::Batches, "batches, which workers write and the loop reads in place"),
-            (Part::Table, "the path table and other files of the dataset, mapped and not copied"),
+            (
+                Part::Table,
+                "tables, arrays and other files of datasets and tasks, mapped and not copied",
+            ),
             (Part::Files, "program and libraries"),
             (
                 Part::Anonymous,

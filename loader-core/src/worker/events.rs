@@ -1,4 +1,4 @@
-//! What the loader, the fork server and the workers tell each other.
+//! What a loader or a pool, the fork server and the workers tell each other.
 
 use std::fmt;
 
@@ -6,14 +6,15 @@ use serde::{Deserialize, Serialize};
 
 use super::sys::{CRASHES, signal_name};
 
-/// To the fork server, about one loader's processes.
+/// To the fork server, about the processes of one loader or pool.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) enum Order {
+    /// The files that come with it are for that process alone.
     Start(u16),
     Kill(u16),
 }
 
-/// To the loader.
+/// To the loader or pool.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Event {
     Started {

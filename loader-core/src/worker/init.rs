@@ -1,12 +1,12 @@
 //! Starting the fork server, which has to come first in a program.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 
 use rustix::process::{Pid, getpid};
 
-use super::job::{DescribedJob, JobFiles};
+use super::job::Assignment;
 use super::registry::Registry;
 use super::supervisor::{WorkerError, how_ended};
 use super::sys::{self, Forked};
@@ -40,6 +40,8 @@ pub(super) struct ForkServer {
     control: OwnedFd,
     /// The datasets that workers can open.
     pub(super) datasets: Vec<String>,
+    /// The tasks that they can run; each is sent by its place here.
+    pub(super) tasks: Vec<String>,
 }
 
 static SERVER: OnceLock<ForkServer> = OnceLock::new();
@@ -50,16 +52,15 @@ impl ForkServer {
         SERVER.get()
     }
 
-    /// Hands over a job; what comes of it is told through `socket`'s other end.
+    /// Hands over what processes are for; what comes of it is told through `socket`'s other end.
     pub(super) fn send(
         &self,
-        job: &DescribedJob,
+        assignment: &Assignment,
         socket: OwnedFd,
-        files: &JobFiles,
+        files: &[BorrowedFd<'_>],
     ) -> Result<(), StartWorkersError> {
-        let mut fds = vec![socket.as_fd()];
-        fds.extend(files.borrowed());
-        wire::send(self.control.as_fd(), job, &fds).map_err(|error| match error.kind() {
+        let fds = [&[socket.as_fd()], files].concat();
+        wire::send(self.control.as_fd(), assignment, &fds).map_err(|error| match error.kind() {
             io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
                 WorkerError::ServerGone { how: how_ended(self.pid) }.into()
             }
@@ -74,7 +75,8 @@ pub(crate) fn fork_server_pid() -> Option<u32> {
 }
 
 /// Makes worker processes possible, for loaders with
-/// [`Workers::processes`](crate::Workers::processes) and the like: forks a small server that will
+/// [`Workers::processes`](crate::Workers::processes) and the like, and for a
+/// [`ProcessPool`](crate::ProcessPool): forks a small server that will
 /// fork them. To be called as the first line of `main`, while the program has one thread. Takes
 /// about a millisecond. Loaders with worker threads need no init.
 ///
@@ -94,8 +96,8 @@ pub fn init() -> Result<(), InitError> {
     init_with(Registry::new())
 }
 
-/// The same as [`init`] for a program with datasets of its own: worker processes open what the
-/// registry names.
+/// The same as [`init`] for a program with datasets or tasks of its own: worker processes open and run
+/// what the registry names.
 ///
 /// # Errors
 /// Those of [`init`].
@@ -115,7 +117,8 @@ pub fn init_with(registry: Registry) -> Result<(), InitError> {
             server::run(program, servers, &registry)
         }
         Forked::Parent(pid) => {
-            let server = ForkServer { pid, control, datasets: registry.names() };
+            let (datasets, tasks) = (registry.datasets(), registry.tasks());
+            let server = ForkServer { pid, control, datasets, tasks };
             SERVER.set(server).map_err(|_| InitError::Again)
         }
     }

@@ -12,6 +12,33 @@ use crate::field::Field;
 use crate::sampler::DescribedSampler;
 use crate::shm::{Arena, Geometry, MAX_RECORDS, MAX_SLOTS, MAX_WORKERS, Recorder};
 
+/// What processes are started for.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum Assignment {
+    /// The samples of a loader.
+    Load(Box<DescribedJob>),
+    /// The tasks of a pool. Its files are what all tasks share, packed, and what that encloses; those of
+    /// each process are its end of a channel.
+    Tasks { processes: u16 },
+}
+
+impl Assignment {
+    pub(super) fn processes(&self) -> u16 {
+        match self {
+            Self::Load(job) => job.processes,
+            Self::Tasks { processes } => *processes,
+        }
+    }
+
+    /// Workers of each process.
+    pub(super) fn threads(&self) -> u16 {
+        match self {
+            Self::Load(job) => job.threads,
+            Self::Tasks { .. } => 1,
+        }
+    }
+}
+
 /// What a worker process needs to know. Its files are, in this order: the arena, the rings of a timeline
 /// if one is kept, the numbers of the order if it is an explicit one, those of the dataset.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -1,10 +1,12 @@
 //! Workers: whoever claims pieces of batches and makes their samples. Every execution model runs
-//! the same loop over the same arena.
+//! the same loop over the same arena. And processes that run tasks, which are kept alive alike.
 
 mod events;
 mod fill;
 mod init;
 mod job;
+mod loading;
+mod pool;
 mod process;
 mod registry;
 mod running;
@@ -27,10 +29,15 @@ pub use init::{InitError, init, init_with};
 use job::DescribedJob;
 #[cfg(any(test, fuzzing))]
 pub(crate) use job::fuzz_job;
+pub(crate) use loading::Batches;
+pub use pool::{
+    PoolError, PoolTask, ProcessPool, ProcessPoolBuilder, Results, SharedTask, Task, TaskCause,
+    TaskError, TaskFor,
+};
 pub use registry::Registry;
+pub(crate) use supervisor::Control;
 use supervisor::Processes;
 pub use supervisor::WorkerError;
-pub(crate) use supervisor::{Batches, Control};
 use threads::Threads;
 
 use crate::dataset::{Recipe, RecipeError};
@@ -132,7 +139,7 @@ pub enum StartWorkersError {
     /// Worker processes were asked for in a program that did not call [`init`].
     #[error(
         "worker processes need loader_core::init() as the first line of main (or init_with, for \
-         datasets of your own); worker threads don't"
+         datasets and tasks of your own); worker threads don't"
     )]
     NotInitialized,
     /// The dataset can't go to another process.
@@ -191,7 +198,7 @@ impl Crew {
         let (processes, threads) = (workers.processes as u16, workers.threads as u16);
         let (described, files) = DescribedJob::new(&job, recipe, processes, threads)?;
         let arena = Arc::clone(&job.arena);
-        let processes = Processes::start(server, &described, &files, arena, batches, timeout)?;
+        let processes = loading::start(server, described, &files, arena, batches, timeout)?;
         Ok(Self::Processes(processes))
     }
 

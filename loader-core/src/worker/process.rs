@@ -1,5 +1,5 @@
-//! A worker process, from its fork to its end: the same loop as a worker thread's, over the same
-//! arena.
+//! A worker process, from its fork to its end. One of a loader runs the same loop as a worker thread,
+//! over the same arena; one of a pool runs tasks.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,9 +9,9 @@ use rustix::process::Pid;
 
 use super::events::Event;
 use super::fill::panic_message;
-use super::job::DescribedJob;
+use super::job::{Assignment, DescribedJob};
 use super::registry::Registry;
-use super::{sys, wire};
+use super::{pool, sys, wire};
 
 /// The exit code of a worker that said why it can't work.
 const REFUSED: i32 = 3;
@@ -21,11 +21,14 @@ const WHY_BYTES: usize = 4000;
 /// What a fork of the server becomes.
 pub(super) struct WorkerProcess {
     pub(super) server: Pid,
-    /// The loader's socket, for one message.
+    /// To whoever has it, for one message.
     pub(super) socket: OwnedFd,
     pub(super) process: u16,
-    pub(super) job: DescribedJob,
+    pub(super) assignment: Assignment,
+    /// Those that all its processes have.
     pub(super) files: Vec<OwnedFd>,
+    /// Those of this one alone.
+    pub(super) own: Vec<OwnedFd>,
 }
 
 impl WorkerProcess {
@@ -47,22 +50,43 @@ impl WorkerProcess {
     fn work(self, registry: &Registry) -> Result<(), String> {
         sys::unblock_child_events();
         sys::die_of_crashes();
-        let threads = self.job.threads;
-        // For ever, as this process has nothing else to do.
-        let job = &*Box::leak(Box::new(self.job.attach(self.files, registry)?));
-        let first = self.process * threads;
-        sys::note_sent_signals(job.arena.desk(first).sent_word());
-        let ready = Event::Ready { process: self.process };
-        wire::send(self.socket.as_fd(), &ready, &[]).map_err(|e| e.to_string())?;
-        drop(self.socket);
-        thread::scope(|scope| {
-            for worker in first + 1..first + threads {
-                let name = thread::Builder::new().name(format!("loader-{worker}"));
-                name.spawn_scoped(scope, move || job.work(worker))
-                    .map_err(|e| format!("starting a thread: {e}"))?;
+        let Self { socket, process, assignment, files, own, .. } = self;
+        let ready = move || {
+            wire::send(socket.as_fd(), &Event::Ready { process }, &[]).map_err(|e| e.to_string())
+        };
+        match assignment {
+            Assignment::Load(job) => load(*job, files, process, registry, ready),
+            Assignment::Tasks { .. } => {
+                let channel = own.into_iter().next().ok_or("the process came without a channel")?;
+                ready()?;
+                pool::serve(channel, files, registry);
+                Ok(())
             }
-            job.work(first);
-            Ok(())
-        })
+        }
     }
+}
+
+/// Makes samples until the loader ends.
+fn load(
+    job: DescribedJob,
+    files: Vec<OwnedFd>,
+    process: u16,
+    registry: &Registry,
+    ready: impl FnOnce() -> Result<(), String>,
+) -> Result<(), String> {
+    let threads = job.threads;
+    // For ever, as this process has nothing else to do.
+    let job = &*Box::leak(Box::new(job.attach(files, registry)?));
+    let first = process * threads;
+    sys::note_sent_signals(job.arena.desk(first).sent_word());
+    ready()?;
+    thread::scope(|scope| {
+        for worker in first + 1..first + threads {
+            let name = thread::Builder::new().name(format!("loader-{worker}"));
+            name.spawn_scoped(scope, move || job.work(worker))
+                .map_err(|e| format!("starting a thread: {e}"))?;
+        }
+        job.work(first);
+        Ok(())
+    })
 }

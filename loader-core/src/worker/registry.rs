@@ -1,10 +1,11 @@
-//! The datasets that worker processes know how to open, by name.
+//! The datasets that worker processes know how to open, and the tasks that they know how to run, by name.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
 use super::fill::{MakeSamples, erase};
+use super::pool::{PoolTask, Run};
 use crate::dataset::arrays::{self, ArrayDataset};
 use crate::dataset::images::{self, ImageDataset};
 use crate::dataset::{Dataset, Recipe};
@@ -12,15 +13,17 @@ use crate::dataset::{Dataset, Recipe};
 type Attach = dyn Fn(Recipe) -> Result<Arc<dyn MakeSamples>, String> + Send + Sync;
 
 /// The datasets that worker processes can open: [`ImageDataset`](crate::ImageDataset),
-/// [`ArrayDataset`](crate::ArrayDataset), and what is added here. Given to [`init_with`](crate::init_with).
+/// [`ArrayDataset`](crate::ArrayDataset), and what is added here; and the tasks that a
+/// [`ProcessPool`](crate::ProcessPool) can run. Given to [`init_with`](crate::init_with).
 pub struct Registry {
     datasets: HashMap<String, Box<Attach>>,
+    tasks: Vec<(String, Run)>,
 }
 
 impl Registry {
     /// Only the crate's own datasets.
     pub fn new() -> Self {
-        Self { datasets: HashMap::new() }
+        Self { datasets: HashMap::new(), tasks: Vec::new() }
             .dataset(images::RECIPE, ImageDataset::attach)
             .dataset(arrays::RECIPE, ArrayDataset::attach)
     }
@@ -39,6 +42,15 @@ impl Registry {
         self
     }
 
+    /// Adds a [`Task`](crate::Task) or a [`SharedTask`](crate::SharedTask). A name that is there already is
+    /// replaced.
+    pub fn task(mut self, task: impl PoolTask) -> Self {
+        let name = task.name().to_owned();
+        self.tasks.retain(|(known, _)| *known != name);
+        self.tasks.push((name, task.erase()));
+        self
+    }
+
     pub(super) fn attach(&self, recipe: Recipe) -> Result<Arc<dyn MakeSamples>, String> {
         match self.datasets.get(recipe.name()) {
             Some(attach) => attach(recipe),
@@ -46,8 +58,17 @@ impl Registry {
         }
     }
 
-    pub(super) fn names(&self) -> Vec<String> {
+    pub(super) fn datasets(&self) -> Vec<String> {
         self.datasets.keys().cloned().collect()
+    }
+
+    pub(super) fn tasks(&self) -> Vec<String> {
+        self.tasks.iter().map(|(name, _)| name.clone()).collect()
+    }
+
+    /// The task at that place of [`tasks`](Self::tasks).
+    pub(super) fn run(&self, task: u32) -> Option<&Run> {
+        self.tasks.get(task as usize).map(|(_, run)| run)
     }
 }
 
@@ -59,6 +80,9 @@ impl Default for Registry {
 
 impl fmt::Debug for Registry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Registry").field("datasets", &self.names()).finish()
+        f.debug_struct("Registry")
+            .field("datasets", &self.datasets())
+            .field("tasks", &self.tasks())
+            .finish()
     }
 }

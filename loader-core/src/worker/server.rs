@@ -2,7 +2,7 @@
 //! processes in about a millisecond each. It shares every page that was loaded by then, and nothing
 //! that the program does later can get in its way.
 //!
-//! It knows nothing of arenas and samples. It starts and kills processes as it is told, tells what
+//! It knows nothing of samples and tasks. It starts and kills processes as it is told, tells what
 //! becomes of them, and ends with the program.
 
 use std::io;
@@ -14,7 +14,7 @@ use rustix::process::{
 };
 
 use super::events::{End, Event, Order};
-use super::job::DescribedJob;
+use super::job::Assignment;
 use super::process::WorkerProcess;
 use super::registry::Registry;
 use super::sys::{self, Forked};
@@ -33,7 +33,7 @@ pub(super) fn run(program: Pid, control: OwnedFd, registry: &Registry) -> ! {
         if let Ok(null) = std::fs::File::open("/dev/null") {
             let _ = rustix::stdio::dup2_stdin(null);
         }
-        let server = Server { control, events: sys::child_events()?, loaders: Vec::new() };
+        let server = Server { control, events: sys::child_events()?, groups: Vec::new() };
         server.serve(registry)
     }));
     sys::exit(i32::from(!matches!(served, Ok(Ok(())))))
@@ -42,17 +42,17 @@ pub(super) fn run(program: Pid, control: OwnedFd, registry: &Registry) -> ! {
 struct Server {
     control: OwnedFd,
     events: OwnedFd,
-    loaders: Vec<Loader>,
+    groups: Vec<Group>,
 }
 
-/// The processes of one loader.
-struct Loader {
+/// The processes of one loader or pool.
+struct Group {
     socket: OwnedFd,
-    job: DescribedJob,
+    assignment: Assignment,
     files: Vec<OwnedFd>,
     /// By number; `None` where there is none at present.
     children: Vec<Option<Pid>>,
-    /// The loader is gone: what is left is to wait for the children's ends.
+    /// Who has them is gone: what is left is to wait for the children's ends.
     ended: bool,
 }
 
@@ -76,12 +76,12 @@ impl Server {
 
     /// Waits for something to happen and reacts to it. `None` once the program has ended.
     fn turn(mut self) -> io::Result<Option<Side>> {
-        // Loaders that are gone are left out: their sockets would be ready for ever.
+        // Groups whose owner is gone are left out: their sockets would be ready for ever.
         let live: Vec<usize> =
-            (0..).zip(&self.loaders).filter(|(_, l)| !l.ended).map(|(i, _)| i).collect();
+            (0..).zip(&self.groups).filter(|(_, group)| !group.ended).map(|(i, _)| i).collect();
         let ready = {
             let fixed = [self.control.as_fd(), self.events.as_fd()];
-            let sockets = live.iter().map(|&at| self.loaders[at].socket.as_fd());
+            let sockets = live.iter().map(|&at| self.groups[at].socket.as_fd());
             let mut fds: Vec<_> = fixed
                 .into_iter()
                 .chain(sockets)
@@ -95,32 +95,32 @@ impl Server {
         };
         if ready[1] {
             sys::drain(self.events.as_fd());
-            self.loaders.iter_mut().for_each(Loader::look_after_children);
+            self.groups.iter_mut().for_each(Group::look_after_children);
         }
         for at in live.into_iter().zip(&ready[2..]).filter_map(|(at, ready)| ready.then_some(at)) {
-            match wire::receive::<Order>(self.loaders[at].socket.as_fd()) {
-                Ok(Some((Order::Kill(process), _))) => self.loaders[at].kill(process),
-                Ok(Some((Order::Start(process), _))) => match self.start(at, process) {
+            match wire::receive::<Order>(self.groups[at].socket.as_fd()) {
+                Ok(Some((Order::Kill(process), _))) => self.groups[at].kill(process),
+                Ok(Some((Order::Start(process), own))) => match self.start(at, process, own) {
                     Side::Server(server) => self = server,
                     worker => return Ok(Some(worker)),
                 },
-                Ok(None) | Err(_) => self.loaders[at].end(),
+                Ok(None) | Err(_) => self.groups[at].end(),
             }
         }
-        self.loaders.retain(|loader| !loader.ended || loader.children.iter().any(Option::is_some));
+        self.groups.retain(|group| !group.ended || group.children.iter().any(Option::is_some));
         if ready[0] {
-            match wire::receive::<DescribedJob>(self.control.as_fd()) {
-                Ok(Some((job, mut files))) if !files.is_empty() => {
+            match wire::receive::<Assignment>(self.control.as_fd()) {
+                Ok(Some((assignment, mut files))) if !files.is_empty() => {
                     let socket = files.remove(0);
-                    let children = vec![None; job.processes.into()];
-                    self.loaders.push(Loader { socket, job, files, children, ended: false });
+                    let children = vec![None; assignment.processes().into()];
+                    self.groups.push(Group { socket, assignment, files, children, ended: false });
                 }
-                // A job that can't be read has no loader to answer to; dropping its socket tells.
+                // One that can't be read has nobody to answer to; dropping its socket tells.
                 Ok(Some(_)) => {}
                 Err(e) if e.kind() == io::ErrorKind::InvalidData => {}
                 Err(e) if e.kind() == io::ErrorKind::Other => {}
                 Ok(None) => {
-                    self.loaders.iter_mut().for_each(Loader::end);
+                    self.groups.iter_mut().for_each(Group::end);
                     return Ok(None);
                 }
                 Err(e) => return Err(e),
@@ -129,33 +129,35 @@ impl Server {
         Ok(Some(Side::Server(self)))
     }
 
-    fn start(mut self, at: usize, process: u16) -> Side {
-        let loader = &mut self.loaders[at];
-        if usize::from(process) >= loader.children.len() {
+    /// `own` are the files for that process alone, which this one keeps no longer than it takes.
+    fn start(mut self, at: usize, process: u16, own: Vec<OwnedFd>) -> Side {
+        let group = &mut self.groups[at];
+        if usize::from(process) >= group.children.len() {
             return Side::Server(self);
         }
         let server = getpid();
         match sys::fork() {
             Ok(Forked::Parent(pid)) => {
-                loader.children[usize::from(process)] = Some(pid);
+                group.children[usize::from(process)] = Some(pid);
                 let pid = pid.as_raw_pid();
-                tell(loader.socket.as_fd(), &Event::Started { process, pid });
+                tell(group.socket.as_fd(), &Event::Started { process, pid });
                 Side::Server(self)
             }
             Ok(Forked::Child) => {
-                let Loader { socket, job, files, .. } = self.loaders.swap_remove(at);
-                Side::Worker(Box::new(WorkerProcess { server, socket, process, job, files }))
+                let Group { socket, assignment, files, .. } = self.groups.swap_remove(at);
+                let worker = WorkerProcess { server, socket, process, assignment, files, own };
+                Side::Worker(Box::new(worker))
             }
             Err(e) => {
                 let why = format!("fork: {e}");
-                tell(loader.socket.as_fd(), &Event::Refused { process, why });
+                tell(group.socket.as_fd(), &Event::Refused { process, why });
                 Side::Server(self)
             }
         }
     }
 }
 
-impl Loader {
+impl Group {
     fn kill(&self, process: u16) {
         // A child that was not waited for keeps its number, so this can't hit another process.
         if let Some(Some(pid)) = self.children.get(usize::from(process)) {
@@ -200,7 +202,7 @@ fn told(process: u16, status: &WaitIdStatus) -> Event {
     }
 }
 
-/// Tells the loader; where it is gone, its socket's end says so too.
+/// Tells the owner; where it is gone, its socket's end says so too.
 fn tell(socket: BorrowedFd<'_>, event: &Event) {
     let _ = wire::send(socket, event, &[]);
 }

@@ -1,9 +1,8 @@
-//! The loader's side of its worker processes: waits for what the fork server tells, gives back what
-//! a dead worker had claimed, and has another one started.
+//! The owner's side of worker processes, be it a loader or a pool: waits for what the fork server tells,
+//! has what a dead process was at taken back, and has another one started.
 
 use std::io;
-use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -15,18 +14,18 @@ use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
 use super::events::{End, Event, Order};
 use super::init::ForkServer;
-use super::job::{DescribedJob, JobFiles};
+use super::job::Assignment;
 use super::running::{Run, Running};
 use super::{StartWorkersError, wire};
-use crate::shm::{Arena, WorkerId};
+use crate::shm::WorkerId;
 
 /// A stopped process is replaced after this, or the loader's timeout if that is shorter.
 const STOPPED_FOR: Duration = Duration::from_secs(5);
 /// Deaths in a row before any process was ready for work.
 const STILLBORN: u32 = 8;
-/// Deaths in a row over samples, per process, without one sample finished.
+/// Deaths in a row over samples or tasks, per process, without one finished.
 const FRUITLESS: u32 = 8;
-/// Samples that are named when it comes to that.
+/// Samples or tasks that are named when it comes to that.
 const NAMED: usize = 8;
 
 /// Why worker processes can't go on.
@@ -41,20 +40,21 @@ pub enum WorkerError {
     },
     /// They die as fast as they are started.
     #[error(
-        "{deaths} worker processes died one after the other without finishing a sample; the last \
-         one {last}{}",
+        "{deaths} worker processes died one after the other without finishing a sample or task; the \
+         last one {last}{}",
         if .samples.is_empty() {
             String::new()
         } else {
-            format!("; samples that were being made, latest last: {}", .samples.join(", "))
+            format!("; what they were at, latest last: {}", .samples.join(", "))
         }
     )]
     Dying {
-        /// Deaths without a sample finished in between.
+        /// Deaths without a sample or task finished in between.
         deaths: u32,
         /// How the last one ended.
         last: String,
-        /// The samples that the last ones were making: index, and path where there is one.
+        /// The samples that the last ones were making, or the tasks that they ran: index, and path
+        /// where there is one.
         samples: Vec<String>,
     },
     /// The process that starts workers is gone, and all workers with it.
@@ -65,33 +65,58 @@ pub enum WorkerError {
     },
 }
 
-/// What the supervisor does to the batches that are being made.
-pub(crate) trait Batches: Send + Sync {
-    /// Gives back what dead workers had claimed, and blames the samples that they were making where
-    /// they may be the reason. Returns those samples, described.
-    fn take_back(&self, workers: &Range<WorkerId>, blamed: bool, how: &str) -> Vec<String>;
+/// What processes are for, as far as their supervisor has to do with it.
+pub(super) trait Work: Send + Sized + 'static {
+    /// What a process that is started gets along.
+    fn equip(&mut self, process: u16) -> io::Result<Option<OwnedFd>>;
 
-    /// Ends the loader with that error.
-    fn end(&self, error: WorkerError);
+    /// A process takes work from now on.
+    fn ready(&mut self, process: u16);
+
+    /// Takes back what a dead process was at, and tells what that was.
+    fn take_back(&mut self, process: u16, death: &Death<'_>) -> Vec<String>;
+
+    /// Counts what all processes have finished.
+    fn done(&self) -> u64;
+
+    /// Nothing will be done any more.
+    fn end(&mut self, error: WorkerError);
+
+    /// Waits for one thing to happen and reacts to it.
+    fn turn(supervisor: &mut Supervisor<Self>) -> Result<(), Over> {
+        let until = supervisor.kill_stopped();
+        if wait([supervisor.control.socket()], until)[0] { supervisor.listen() } else { Ok(()) }
+    }
 }
 
-/// What everybody in this process may know of the worker processes and ask of them.
+/// How a process died.
+pub(super) struct Death<'a> {
+    pub(super) end: End,
+    /// It was killed since what it was at took too long.
+    pub(super) timed_out: bool,
+    /// It was stopped at that time.
+    pub(super) stopped: bool,
+    /// In words.
+    pub(super) how: &'a str,
+}
+
+/// What everybody in this process may know of worker processes and ask of them.
 pub(crate) struct Control {
     socket: OwnedFd,
     threads: u16,
     pids: Mutex<Vec<Option<i32>>>,
-    /// Processes that are killed because a sample takes too long.
+    /// Processes that are killed because what they are at takes too long.
     timed_out: Vec<AtomicBool>,
     restarts: AtomicU64,
     closing: AtomicBool,
 }
 
 impl Control {
-    /// Ends the process of a worker whose sample takes too long. That counts against the sample.
+    /// Ends the process of a worker whose sample or task takes too long. That counts against it.
     pub(crate) fn kill_for_timeout(&self, worker: WorkerId) {
         let process = worker / self.threads;
         self.timed_out[usize::from(process)].store(true, Ordering::Release);
-        self.order(Order::Kill(process));
+        self.order(Order::Kill(process), &[]);
     }
 
     /// The process ids of those that run.
@@ -104,9 +129,13 @@ impl Control {
         self.restarts.load(Ordering::Relaxed)
     }
 
-    fn order(&self, order: Order) {
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn order(&self, order: Order, files: &[BorrowedFd<'_>]) {
         // Where the server is gone, the supervisor learns it from the socket.
-        let _ = wire::send(self.socket.as_fd(), &order, &[]);
+        let _ = wire::send(self.socket(), &order, files);
     }
 
     /// Has all processes killed. The server closes its end of the socket when they are gone.
@@ -118,10 +147,6 @@ impl Control {
     fn lock(&self) -> MutexGuard<'_, Vec<Option<i32>>> {
         self.pids.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    fn workers(&self, process: u16) -> Range<WorkerId> {
-        process * self.threads..(process + 1) * self.threads
-    }
 }
 
 /// Running worker processes; dropping it ends them.
@@ -131,33 +156,31 @@ pub(crate) struct Processes {
 }
 
 impl Processes {
-    /// Starts the processes, and waits until one of them is ready for work or says why it can't be.
-    pub(super) fn start(
+    /// Starts the processes, and waits until one of them is ready for work or says why it can't be. A
+    /// stopped one is replaced after `stopped_for`, or earlier.
+    pub(super) fn start<W: Work>(
         server: &ForkServer,
-        job: &DescribedJob,
-        files: &JobFiles,
-        arena: Arc<Arena>,
-        batches: Arc<dyn Batches>,
+        assignment: &Assignment,
+        files: &[BorrowedFd<'_>],
+        work: W,
         stopped_for: Option<Duration>,
     ) -> Result<Self, StartWorkersError> {
         let (socket, theirs) = wire::pair()?;
-        server.send(job, theirs, files)?;
-        let processes = job.processes;
+        server.send(assignment, theirs, files)?;
+        let processes = assignment.processes();
         let control = Arc::new(Control {
             socket,
-            threads: job.threads,
+            threads: assignment.threads(),
             pids: Mutex::new(vec![None; processes.into()]),
             timed_out: (0..processes).map(|_| AtomicBool::new(false)).collect(),
             restarts: AtomicU64::new(0),
             closing: AtomicBool::new(false),
         });
         let started = Self { control: Arc::clone(&control), supervisor: Arc::default() };
-        (0..processes).for_each(|process| control.order(Order::Start(process)));
         let mut supervisor = Supervisor {
             server_pid: server.pid,
-            arena,
-            batches,
             control,
+            work,
             grace: stopped_for.unwrap_or(STOPPED_FOR).min(STOPPED_FOR),
             stopped: vec![None; processes.into()],
             ready: vec![false; processes.into()],
@@ -165,14 +188,18 @@ impl Processes {
             fruitless: 0,
             done: 0,
             samples: Vec::new(),
-            ooms: ooms(),
         };
-        while !supervisor.ready.contains(&true) {
-            match supervisor.turn() {
-                Ok(()) => {}
-                Err(Over::Broken(error)) => return Err(error.into()),
-                Err(Over::Closed) => return Ok(started),
+        let begun = (0..processes).try_for_each(|process| supervisor.start(process));
+        let begun = begun.and_then(|()| {
+            while !supervisor.ready.contains(&true) {
+                W::turn(&mut supervisor)?;
             }
+            Ok(())
+        });
+        match begun {
+            Ok(()) => {}
+            Err(Over::Broken(error)) => return Err(error.into()),
+            Err(Over::Closed) => return Ok(started),
         }
         let name = thread::Builder::new().name("loader-supervisor".to_owned());
         let run = started.supervisor.begin();
@@ -195,65 +222,73 @@ impl Drop for Processes {
 }
 
 /// Why there is nothing more to supervise.
-enum Over {
+pub(super) enum Over {
     Closed,
     Broken(WorkerError),
 }
 
-struct Supervisor {
+pub(super) struct Supervisor<W> {
     server_pid: Pid,
-    arena: Arc<Arena>,
-    batches: Arc<dyn Batches>,
-    control: Arc<Control>,
+    pub(super) control: Arc<Control>,
+    pub(super) work: W,
     grace: Duration,
     /// When a stopped process will be replaced.
     stopped: Vec<Option<Instant>>,
     ready: Vec<bool>,
     stillborn: u32,
     fruitless: u32,
-    /// Samples done by all workers when `fruitless` was last looked at.
+    /// What was done when `fruitless` was last looked at.
     done: u64,
-    /// The samples that the last dead workers were making.
+    /// What the last dead processes were at.
     samples: Vec<String>,
-    /// Processes that the system has killed for want of memory, on the whole machine.
-    ooms: Option<u64>,
 }
 
-impl Supervisor {
+impl<W: Work> Supervisor<W> {
     fn run(self, run: Run) {
         // Dropped in the opposite order: who waits for the end of the run finds all closed.
         let _run = run;
         let mut supervisor = self;
         loop {
-            match supervisor.turn() {
+            match W::turn(&mut supervisor) {
                 Ok(()) => {}
                 Err(Over::Closed) => return,
                 Err(Over::Broken(error)) => {
                     supervisor.control.close();
-                    supervisor.batches.end(error);
+                    supervisor.work.end(error);
                 }
             }
         }
     }
 
-    /// Waits for one thing to happen and reacts to it.
-    fn turn(&mut self) -> Result<(), Over> {
+    /// Replaces processes that have been stopped for long. Returns when the next one is to be.
+    pub(super) fn kill_stopped(&mut self) -> Option<Instant> {
         let now = Instant::now();
         for process in 0..self.stopped.len() {
             if self.stopped[process].is_some_and(|until| until <= now) {
                 self.stopped[process] = None;
-                self.control.order(Order::Kill(process as u16));
+                self.control.order(Order::Kill(process as u16), &[]);
             }
         }
-        let next = self.stopped.iter().flatten().min();
-        if !wait(&self.control, next.map(|until| until.saturating_duration_since(now))) {
-            return Ok(());
-        }
-        match wire::receive::<Event>(self.control.socket.as_fd()) {
+        self.stopped.iter().flatten().min().copied()
+    }
+
+    /// Takes what the server or a process tells.
+    pub(super) fn listen(&mut self) -> Result<(), Over> {
+        match wire::receive::<Event>(self.control.socket()) {
             Ok(Some((event, _))) => self.react(event),
             Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(()),
             Ok(None) | Err(_) => Err(self.socket_ended()),
         }
+    }
+
+    fn start(&mut self, process: u16) -> Result<(), Over> {
+        let own = self.work.equip(process).map_err(|error| {
+            let why = format!("what it is told its work through: {error}");
+            Over::Broken(WorkerError::Refused { why })
+        })?;
+        let own = own.as_ref().map(AsFd::as_fd);
+        self.control.order(Order::Start(process), own.as_slice());
+        Ok(())
     }
 
     fn socket_ended(&self) -> Over {
@@ -273,7 +308,7 @@ impl Supervisor {
             }
             Event::Ready { process } => {
                 self.stillborn = 0;
-                self.set_ready(process, true);
+                self.set_ready(process);
                 Ok(())
             }
             Event::Refused { why, .. } => Err(Over::Broken(WorkerError::Refused { why })),
@@ -295,9 +330,10 @@ impl Supervisor {
         }
     }
 
-    fn set_ready(&mut self, process: u16, ready: bool) {
+    fn set_ready(&mut self, process: u16) {
         if let Some(known) = self.ready.get_mut(usize::from(process)) {
-            *known = ready;
+            *known = true;
+            self.work.ready(process);
         }
     }
 
@@ -306,42 +342,17 @@ impl Supervisor {
         if at >= self.ready.len() || self.control.closing.load(Ordering::Acquire) {
             return Ok(());
         }
-        let workers = self.control.workers(process);
         let timed_out = self.control.timed_out[at].swap(false, Ordering::AcqRel);
-        let blamed = self.is_blamed(&workers, end, timed_out, self.stopped[at].is_some());
+        let stopped = self.stopped[at].take().is_some();
         let how =
             if timed_out { "took longer than the timeout".to_owned() } else { end.to_string() };
-        let lost = self.batches.take_back(&workers, blamed, &how);
-        workers.for_each(|worker| self.arena.desk(worker).clear());
-        tracing::warn!(process, how, samples = ?lost, "a worker process died; another takes its place");
+        let lost = self.work.take_back(process, &Death { end, timed_out, stopped, how: &how });
+        tracing::warn!(process, how, lost = ?lost, "a worker process died; another takes its place");
         let was_ready = std::mem::replace(&mut self.ready[at], false);
-        self.stopped[at] = None;
         self.control.lock()[at] = None;
         self.check_for_storm(was_ready, lost, &how)?;
         self.control.restarts.fetch_add(1, Ordering::Relaxed);
-        self.control.order(Order::Start(process));
-        Ok(())
-    }
-
-    /// Whether the samples of a dead process may be what it died of.
-    fn is_blamed(
-        &mut self,
-        workers: &Range<WorkerId>,
-        end: End,
-        timed_out: bool,
-        stopped: bool,
-    ) -> bool {
-        if timed_out {
-            return !stopped;
-        }
-        if end.is_kill() {
-            // Sent by somebody, unless the system was short of memory.
-            let ooms = ooms();
-            return std::mem::replace(&mut self.ooms, ooms) < ooms;
-        }
-        // Noted in the desk of the process's first worker.
-        let sent = self.arena.desk(workers.start).was_sent();
-        end.is_own_fault() && !sent
+        self.start(process)
     }
 
     fn check_for_storm(
@@ -350,7 +361,7 @@ impl Supervisor {
         lost: Vec<String>,
         how: &str,
     ) -> Result<(), Over> {
-        let done = self.arena.done();
+        let done = self.work.done();
         if done != self.done {
             self.done = done;
             self.fruitless = 0;
@@ -385,16 +396,19 @@ pub(super) fn how_ended(server: Pid) -> String {
     }
 }
 
-/// Waits until the server has something to tell. False where the time is over.
-fn wait(control: &Control, timeout: Option<Duration>) -> bool {
+/// Waits until one of those has something to tell, or until then. Says which have.
+pub(super) fn wait<'a>(
+    fds: impl IntoIterator<Item = BorrowedFd<'a>>,
+    until: Option<Instant>,
+) -> Vec<bool> {
+    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
     // What does not fit is longer than anybody waits.
-    let timeout = timeout.and_then(|t| Timespec::try_from(t).ok());
-    let mut fds = [PollFd::new(&control.socket, PollFlags::IN)];
-    matches!(poll(&mut fds, timeout.as_ref()), Ok(n) if n > 0)
-}
-
-/// Processes that the system has killed for want of memory since it started.
-fn ooms() -> Option<u64> {
-    let stat = std::fs::read_to_string("/proc/vmstat").ok()?;
-    stat.lines().find_map(|line| line.strip_prefix("oom_kill "))?.trim().parse().ok()
+    let timeout = left.and_then(|left| Timespec::try_from(left).ok());
+    let mut fds: Vec<_> =
+        fds.into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+    match poll(&mut fds, timeout.as_ref()) {
+        Ok(_) => fds.iter().map(|fd| !fd.revents().is_empty()).collect(),
+        // Interrupted; the caller looks again.
+        Err(_) => vec![false; fds.len()],
+    }
 }

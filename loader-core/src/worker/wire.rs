@@ -17,8 +17,8 @@ use serde::de::DeserializeOwned;
 
 /// Bytes of a packet at most.
 pub(super) const MAX_BYTES: usize = 64 << 10;
-/// Descriptors that go with one at most; the system's limit is 253.
-pub(super) const MAX_FILES: usize = 128;
+/// Descriptors that go with one at most: the system's limit.
+pub(super) const MAX_FILES: usize = 253;
 
 /// Two connected ends. Packets keep their borders, and the end of one side is seen by the other.
 pub(super) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
@@ -33,13 +33,24 @@ pub(super) fn send<T: Serialize>(
     files: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
     let bytes = serde_json::to_vec(message)?;
-    let too_much = |what, found: usize, max: usize| {
-        let text = format!("a message of {found} {what}: at most {max} fit");
-        io::Error::new(io::ErrorKind::InvalidInput, text)
-    };
     if bytes.len() > MAX_BYTES {
         return Err(too_much("bytes", bytes.len(), MAX_BYTES));
     }
+    send_packet(socket, &[IoSlice::new(&bytes)], files, SendFlags::empty())
+}
+
+fn too_much(what: &str, found: usize, max: usize) -> io::Error {
+    let text = format!("a message of {found} {what}: at most {max} fit");
+    io::Error::new(io::ErrorKind::InvalidInput, text)
+}
+
+/// Sends a packet of those bytes, at most [`MAX_BYTES`], and files.
+pub(super) fn send_packet(
+    socket: BorrowedFd<'_>,
+    bytes: &[IoSlice<'_>],
+    files: &[BorrowedFd<'_>],
+    flags: SendFlags,
+) -> io::Result<()> {
     if files.len() > MAX_FILES {
         return Err(too_much("open files", files.len(), MAX_FILES));
     }
@@ -49,7 +60,7 @@ pub(super) fn send<T: Serialize>(
         ancillary.push(SendAncillaryMessage::ScmRights(files));
     }
     loop {
-        match sendmsg(socket, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL) {
+        match sendmsg(socket, bytes, &mut ancillary, flags | SendFlags::NOSIGNAL) {
             Err(rustix::io::Errno::INTR) => {}
             sent => return Ok(sent.map(drop)?),
         }
@@ -61,11 +72,36 @@ pub(super) fn receive<T: DeserializeOwned>(
     socket: BorrowedFd<'_>,
 ) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     let mut bytes = vec![0; MAX_BYTES];
+    match receive_packet(socket, &mut bytes, RecvFlags::empty())? {
+        None => Ok(None),
+        // Mostly because this process may not open as many files.
+        Some(packet) if !packet.is_whole => {
+            Err(io::Error::other("a message came without all of its bytes or open files"))
+        }
+        Some(packet) => Ok(Some((serde_json::from_slice(&bytes[..packet.len])?, packet.files))),
+    }
+}
+
+/// What came in one packet, beside its bytes.
+pub(super) struct Packet {
+    /// Bytes of it.
+    pub(super) len: usize,
+    pub(super) files: Vec<OwnedFd>,
+    /// False where bytes or files are missing.
+    pub(super) is_whole: bool,
+}
+
+/// Receives a packet into a buffer of [`MAX_BYTES`]. `None` where the other side has ended.
+pub(super) fn receive_packet(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    flags: RecvFlags,
+) -> io::Result<Option<Packet>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let received = loop {
-        let flags = RecvFlags::CMSG_CLOEXEC;
-        match recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags) {
+        let flags = flags | RecvFlags::CMSG_CLOEXEC;
+        match recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut ancillary, flags) {
             Err(rustix::io::Errno::INTR) => {}
             Err(rustix::io::Errno::CONNRESET) => return Ok(None),
             received => break received?,
@@ -77,14 +113,8 @@ pub(super) fn receive<T: DeserializeOwned>(
             files.extend(fds);
         }
     }
-    if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
-        // Mostly because this process may not open as many files.
-        return Err(io::Error::other("a message came without all of its bytes or open files"));
-    }
-    if received.bytes == 0 {
-        return Ok(None);
-    }
-    Ok(Some((serde_json::from_slice(&bytes[..received.bytes])?, files)))
+    let is_whole = !received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
+    Ok((received.bytes > 0).then_some(Packet { len: received.bytes, files, is_whole }))
 }
 
 #[cfg(test)]

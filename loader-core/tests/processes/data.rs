@@ -68,17 +68,18 @@ fn attach(recipe: Recipe) -> Result<Noise, String> {
 }
 
 pub(crate) fn registry() -> Registry {
-    Registry::new()
+    let registry = Registry::new()
         .dataset("noise", attach)
         .dataset("paths", crate::weight::attach_paths)
-        .dataset("files", crate::waiting::attach_files)
+        .dataset("files", crate::waiting::attach_files);
+    crate::pool::register(registry)
 }
 
 pub(crate) fn flag_file(number: u32) -> std::path::PathBuf {
     std::env::temp_dir().join(format!("loader-segfault-once-{number}"))
 }
 
-fn perform(act: Act) {
+pub(crate) fn perform(act: Act) {
     match act {
         Act::Fail => {}
         Act::Panic => panic!("told to panic"),

@@ -1,4 +1,5 @@
-//! Worker processes: the same batches as threads give, whatever happens to the processes.
+//! Worker processes: the same batches as threads give, and the results of tasks, whatever happens to the
+//! processes.
 //!
 //! A program of its own, since the fork server has to be started before there are threads, as test
 //! harnesses have. It starts itself again, with a victim's name, for what ends or spoils a process.
@@ -11,6 +12,7 @@ mod data;
 mod deaths;
 mod limits;
 mod models;
+mod pool;
 mod starting;
 mod stats;
 mod together;
@@ -36,6 +38,7 @@ fn main() {
         weight::TESTS,
         waiting::TESTS,
         stats::TESTS,
+        pool::TESTS,
     ];
     let trials = tests.concat().into_iter().map(|(name, test)| {
         Trial::test(name, move || {

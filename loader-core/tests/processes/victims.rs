@@ -5,7 +5,7 @@ use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::{limits, starting, waiting, weight};
+use crate::{limits, pool, starting, waiting, weight};
 
 const ASKED_FOR: &str = "LOADER_TEST_VICTIM";
 
@@ -23,6 +23,11 @@ const VICTIMS: &[crate::Test] = &[
     ("well_read", weight::well_read),
     ("crowded", weight::crowded),
     ("stuck", waiting::stuck),
+    ("pools", pool::pools),
+    ("pool_frugal", pool::pool_frugal),
+    ("pool_endless", pool::pool_endless),
+    ("pool_serverless", pool::pool_serverless),
+    ("pool_without_init", pool::pool_without_init),
 ];
 
 /// The victim that this process was started as.
