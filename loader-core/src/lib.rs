@@ -6,6 +6,7 @@ mod field;
 pub mod fuzzing;
 mod image;
 mod index;
+mod kept;
 mod loader;
 mod mix;
 mod rng;
@@ -29,9 +30,8 @@ pub use image::{
     DECODER, DecodeOptions, ExifOrientation, Gray16, ImageScratch, Layout, Pipeline, Pixels,
     Scaling, Transform, TransformError, ops, register_transform,
 };
-pub use index::{
-    Entry, LeftOut, PathTable, Reason, ScanReport, TableCache, TableError, TableOrigin,
-};
+pub use index::{Entry, LeftOut, PathTable, Reason, ScanReport, TableError, TableOrigin};
+pub use kept::TableCache;
 pub use loader::{
     Batch, BuildError, DataLoader, DataLoaderBuilder, Difference, Epoch, ErrorPolicy,
     FailureReport, FieldError, FieldLease, LoadError, LoaderState, OpenBatch, OpenField, ReadAhead,

@@ -13,8 +13,9 @@ use std::sync::{Arc, OnceLock};
 use super::Fingerprint;
 use crate::index::{
     self, Accept, Built, Content, Dir, Entry, PathTable, Reason, ScanOptions, ScanReport, Section,
-    TableCache, TableError, TableOrigin,
+    TableError, TableOrigin,
 };
+use crate::kept::TableCache;
 
 /// The extensions of samples where none are given: torchvision's.
 pub(crate) const EXTENSIONS: [&str; 9] =
@@ -433,7 +434,8 @@ impl ImageFolderBuilder {
         let plan = Plan::new(self)?;
         let keep = !matches!(plan.builder.predicate, Some((None, _)));
         let cache = if keep { plan.builder.cache.clone() } else { TableCache::Off };
-        let file = cache.file(&plan.canonical, &plan.encoded, |name| std::env::var_os(name));
+        let file =
+            cache.file(&plan.canonical, &plan.encoded, "paths", |name| std::env::var_os(name));
         let exact = matches!(cache, TableCache::File(_));
         if file.is_none() && cache == TableCache::User {
             tracing::warn!(

@@ -14,9 +14,8 @@ use std::sync::Arc;
 use super::image_folder::{
     EXTENSIONS, EmptyClasses, FolderError, ImageFolder, extensions, refuse_unreadable,
 };
-use crate::index::{
-    self, Accept, Content, PathTable, ScanOptions, TableCache, TableError, TableOrigin,
-};
+use crate::index::{self, Accept, Content, PathTable, ScanOptions, TableError, TableOrigin};
+use crate::kept::TableCache;
 
 /// Where the archive of ImageNet's object localisation challenge keeps its images.
 const CHALLENGE: &str = "ILSVRC/Data/CLS-LOC";

@@ -10,7 +10,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use cache::{TableCache, TableOrigin};
+pub use cache::TableOrigin;
 pub use report::{LeftOut, Reason, ScanReport};
 pub use table::{Entry, PathTable, TableError};
 

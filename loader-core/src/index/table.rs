@@ -4,6 +4,7 @@
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs::File;
+use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,6 @@ use std::sync::Arc;
 use memmap2::Mmap;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::cache;
 use super::fingerprint::Digest;
 use super::format::{
     BLOCK, BLOCK_LEN, DIR_LEN, DirRecord, Fault, Header, NO_CLASS, STAMP_LEN, Section, Stamp,
@@ -20,6 +20,7 @@ use super::format::{
 };
 use super::report::ScanReport;
 use crate::dataset::Fingerprint;
+use crate::kept;
 use crate::shm::sealed_file;
 
 /// Why a path table could not be opened, read or made.
@@ -259,7 +260,7 @@ impl PathTable {
     /// Where that fails; the file is then as it was before.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), TableError> {
         let path = path.as_ref();
-        cache::replace(path, &self.shared.map, cache::write_synced)
+        kept::replace(path, |file| file.write_all(&self.shared.map))
             .map(drop)
             .map_err(|source| TableError::Io { path: path.to_owned(), source })
     }
