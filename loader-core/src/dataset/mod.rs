@@ -53,6 +53,30 @@ pub trait Dataset: Send + Sync + 'static {
         out: &mut SampleWriter<'_>,
     ) -> Result<(), SampleError>;
 
+    /// How many samples of a batch a worker takes at a time, at least. Default 1: a sample takes long
+    /// enough for them to be handed out one by one. Where one takes less than a microsecond, handing it
+    /// out is most of the work: take some dozens, and implement [`load_run`](Self::load_run).
+    fn run_len(&self) -> usize {
+        1
+    }
+
+    /// Makes several samples at once, which lie side by side in a batch: each field of `out` has the
+    /// elements of all of them, one sample behind the other, and all are to be written. Asked for
+    /// where [`run_len`](Self::run_len) is above 1.
+    ///
+    /// False says that it could not, which is the default. Each sample is then [loaded](Self::load) by
+    /// itself, as after a panic or the death of a worker, so that errors are those of one sample. What a
+    /// sample is must be the same either way.
+    fn load_run(
+        &self,
+        samples: &[Sample],
+        scratch: &mut Self::Scratch,
+        out: &mut SampleWriter<'_>,
+    ) -> bool {
+        let _ = (samples, scratch, out);
+        false
+    }
+
     /// Identifies the data and everything that shapes a sample's bytes; two datasets with the same
     /// fingerprint give the same samples.
     fn fingerprint(&self) -> Fingerprint;
@@ -107,6 +131,19 @@ impl<D: Dataset> Dataset for Arc<D> {
         out: &mut SampleWriter<'_>,
     ) -> Result<(), SampleError> {
         (**self).load(sample, scratch, out)
+    }
+
+    fn run_len(&self) -> usize {
+        (**self).run_len()
+    }
+
+    fn load_run(
+        &self,
+        samples: &[Sample],
+        scratch: &mut Self::Scratch,
+        out: &mut SampleWriter<'_>,
+    ) -> bool {
+        (**self).load_run(samples, scratch, out)
     }
 
     fn fingerprint(&self) -> Fingerprint {

@@ -248,7 +248,8 @@ impl<D: Dataset> DataLoaderBuilder<D> {
                 drop_last: self.drop_last,
             });
         }
-        let geometry = Geometry::new(self.dataset.fields(), self.batch_size)?;
+        let run = self.dataset.run_len();
+        let geometry = Geometry::with_runs(self.dataset.fields(), self.batch_size, run)?;
         let batch_bytes = geometry.slot_bytes as u64;
         let (prefetch, slots) = slots(self.prefetch, self.memory_budget, batch_bytes)?;
         let plan = Plan {

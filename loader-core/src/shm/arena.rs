@@ -381,6 +381,14 @@ impl Arena {
         self.address(slot, self.geometry.field_at[field] + at as usize * bytes, bytes)
     }
 
+    /// Where samples of a field that lie side by side begin, and their bytes.
+    pub(super) fn run_ptr(&self, slot: u32, field: usize, places: &Range<u32>) -> (*mut u8, usize) {
+        let bytes = self.geometry.sample_bytes[field];
+        let run = places.len() * bytes;
+        let start = self.geometry.field_at[field] + places.start as usize * bytes;
+        (self.address(slot, start, run), run)
+    }
+
     /// A part of a slot, as an address. What may be done there is for the caller to argue.
     fn address(&self, slot: u32, at: usize, bytes: usize) -> *mut u8 {
         assert!(at.checked_add(bytes).is_some_and(|end| end <= self.geometry.slot_bytes));

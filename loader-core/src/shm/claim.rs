@@ -66,6 +66,17 @@ impl<'a> Claim<'a> {
         })
     }
 
+    /// Where all samples of the claim are written, one behind the other.
+    pub(crate) fn run_writer(&mut self) -> SampleWriter<'_> {
+        let (arena, slot, places) = (self.arena, self.slot, self.places());
+        let geometry = arena.geometry();
+        SampleWriter::new(&geometry.fields, |field| {
+            let (start, bytes) = arena.run_ptr(slot, field, &places);
+            // SAFETY: as in `writer`, for places of which each is this claim's.
+            unsafe { slice::from_raw_parts_mut(start, bytes) }
+        })
+    }
+
     /// Notes that the candidate is made.
     pub(crate) fn made(&mut self, at: u32, padding: bool) {
         self.arena.set_place(self.slot, at, self.place(at).made(padding));

@@ -67,7 +67,7 @@ pub(crate) struct Geometry {
     pub(crate) fields: Vec<Field>,
     pub(crate) batch_size: usize,
     /// Samples that one cell stands for.
-    pub(super) per_cell: usize,
+    pub(crate) per_cell: usize,
     /// Bytes of a sample in each field.
     pub(super) sample_bytes: Vec<usize>,
     /// Where each field begins in a slot.
@@ -79,7 +79,17 @@ pub(crate) struct Geometry {
 }
 
 impl Geometry {
+    #[cfg(test)]
     pub(crate) fn new(fields: Vec<Field>, batch_size: usize) -> Result<Self, GeometryError> {
+        Self::with_runs(fields, batch_size, 1)
+    }
+
+    /// The same where so many samples at least are handed out together.
+    pub(crate) fn with_runs(
+        fields: Vec<Field>,
+        batch_size: usize,
+        run: usize,
+    ) -> Result<Self, GeometryError> {
         if fields.is_empty() || fields.len() > MAX_FIELDS {
             return Err(GeometryError::FieldCount(fields.len()));
         }
@@ -92,17 +102,17 @@ impl Geometry {
                 return Err(GeometryError::EmptyField { name, shape });
             }
         }
-        Self::lay_out(fields, batch_size).ok_or(GeometryError::TooLarge { batch_size })
+        Self::lay_out(fields, batch_size, run).ok_or(GeometryError::TooLarge { batch_size })
     }
 
-    fn lay_out(fields: Vec<Field>, batch_size: usize) -> Option<Self> {
+    fn lay_out(fields: Vec<Field>, batch_size: usize, run: usize) -> Option<Self> {
         let mut end = 0usize;
         let mut place = |bytes: usize, align: usize| {
             let at = end.checked_next_multiple_of(align)?;
             end = at.checked_add(bytes)?;
             Some(at)
         };
-        let per_cell = batch_size.div_ceil(MAX_CELLS).max(1);
+        let per_cell = batch_size.div_ceil(MAX_CELLS).max(run.min(batch_size)).max(1);
         place(SLOT_HEADER_BYTES, LINE)?;
         let cells_at = place(batch_size.div_ceil(per_cell).checked_mul(4)?, LINE)?;
         let words_at = place(batch_size.checked_mul(8)?, LINE)?;

@@ -94,12 +94,12 @@ impl Desk<'_> {
         self.at(UNTIL)
     }
 
-    /// Counts an attempt at a sample that has ended.
-    pub(crate) fn count(&self, laps: &Laps) {
+    /// Counts an attempt at a sample, or at so many at once, that has ended.
+    pub(crate) fn count(&self, laps: &Laps, samples: u64) {
         for step in 0..STEPS {
             if laps.entered & 1 << step != 0 {
                 self.add(TIMES + 8 * step, laps.times[step]);
-                self.add(COUNTS + 8 * step, 1);
+                self.add(COUNTS + 8 * step, samples);
             }
         }
         if laps.bytes > 0 {

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::dataset::{Dataset, Sample, SampleError, SampleWriter, Stage};
 use crate::rng::Draws;
-use crate::sampler::{EpochOrder, Sampler};
-use crate::shm::{Arena, Claim, Descriptor, Desk, Recorder, WorkerId};
+use crate::sampler::{EpochOrder, Pick, Sampler};
+use crate::shm::{Arena, Claim, Descriptor, Desk, Place, Recorder, WorkerId};
 use crate::stats::{clock, trace};
 
 /// How often a failed sample is replaced by another that fails too before the place counts as failed.
@@ -20,22 +20,47 @@ const KEPT_ORDERS: usize = 3;
 
 /// A dataset with its scratch type hidden, so that the engine is not generic.
 pub(crate) trait MakeSamples: Send + Sync {
-    /// One worker's own function to make samples.
-    fn worker(self: Arc<Self>) -> Box<MakeSample>;
+    /// What one worker makes samples with.
+    fn worker(self: Arc<Self>) -> Box<dyn MakeSample>;
+
+    /// Whether samples are best made in runs.
+    fn makes_runs(&self) -> bool;
 }
 
-/// Makes one sample.
-pub(crate) type MakeSample = dyn FnMut(&Sample, &mut SampleWriter<'_>) -> Result<(), SampleError>;
+/// A dataset in the hands of one worker.
+pub(crate) trait MakeSample {
+    /// Makes one sample.
+    fn make(&mut self, sample: &Sample, out: &mut SampleWriter<'_>) -> Result<(), SampleError>;
+
+    /// Makes samples that lie side by side, or tells that it can't.
+    fn make_run(&mut self, samples: &[Sample], out: &mut SampleWriter<'_>) -> bool;
+}
 
 struct Erased<D>(Arc<D>);
 
+struct Hand<D: Dataset> {
+    dataset: Arc<D>,
+    /// Made with the first sample, where a panic is caught.
+    scratch: Option<D::Scratch>,
+}
+
 impl<D: Dataset> MakeSamples for Erased<D> {
-    fn worker(self: Arc<Self>) -> Box<MakeSample> {
-        // Made with the first sample, where a panic is caught.
-        let mut scratch = None;
-        Box::new(move |sample, out| {
-            self.0.load(sample, scratch.get_or_insert_with(D::Scratch::default), out)
-        })
+    fn worker(self: Arc<Self>) -> Box<dyn MakeSample> {
+        Box::new(Hand { dataset: Arc::clone(&self.0), scratch: None })
+    }
+
+    fn makes_runs(&self) -> bool {
+        self.0.run_len() > 1
+    }
+}
+
+impl<D: Dataset> MakeSample for Hand<D> {
+    fn make(&mut self, sample: &Sample, out: &mut SampleWriter<'_>) -> Result<(), SampleError> {
+        self.dataset.load(sample, self.scratch.get_or_insert_with(D::Scratch::default), out)
+    }
+
+    fn make_run(&mut self, samples: &[Sample], out: &mut SampleWriter<'_>) -> bool {
+        self.dataset.load_run(samples, self.scratch.get_or_insert_with(D::Scratch::default), out)
     }
 }
 
@@ -74,13 +99,14 @@ impl Job {
     pub(crate) fn work(&self, worker: WorkerId) {
         let desk = self.arena.desk(worker);
         desk.start();
-        let mut filler = Filler { job: self, worker, desk, make: self.fresh(), order: None };
+        let (make, samples, padding) = (self.fresh(), Vec::new(), Vec::new());
+        let mut filler = Filler { job: self, worker, desk, make, order: None, samples, padding };
         while let Some(claim) = self.arena.next_claim(worker) {
             filler.fill(claim);
         }
     }
 
-    fn fresh(&self) -> Box<MakeSample> {
+    fn fresh(&self) -> Box<dyn MakeSample> {
         Arc::clone(&self.dataset).worker()
     }
 
@@ -102,8 +128,11 @@ struct Filler<'a> {
     job: &'a Job,
     worker: WorkerId,
     desk: Desk<'a>,
-    make: Box<MakeSample>,
+    make: Box<dyn MakeSample>,
     order: Option<(u64, EpochOrder)>,
+    /// The samples of a run, and which of them are padding.
+    samples: Vec<Sample>,
+    padding: Vec<bool>,
 }
 
 impl Filler<'_> {
@@ -118,10 +147,61 @@ impl Filler<'_> {
                 order
             }
         };
-        for at in claim.places() {
-            self.fill_place(&mut claim, at, batch, &order);
+        if !self.fill_run(&mut claim, batch, &order) {
+            for at in claim.places() {
+                self.fill_place(&mut claim, at, batch, &order);
+            }
         }
         self.order = Some((batch.epoch, order));
+    }
+
+    /// Makes all of a claim's samples at once, where the dataset does that. False where it does not, or
+    /// could not: each is then made by itself, so that errors, panics and deaths are those of one sample.
+    fn fill_run(&mut self, claim: &mut Claim<'_>, batch: Descriptor, order: &EpochOrder) -> bool {
+        let job = self.job;
+        // A timeline shows single samples.
+        if !job.dataset.makes_runs() || job.recorder.is_some() {
+            return false;
+        }
+        let places = claim.places();
+        if places.clone().any(|at| claim.place(at) != Place::EMPTY) {
+            return false;
+        }
+        let picks = places.clone().map(|at| {
+            let Pick { index, occurrence, padding } =
+                order.pick(order.global(batch.first + u64::from(at)));
+            (Sample { index, epoch: batch.epoch, seed: job.seed, occurrence }, padding)
+        });
+        self.samples.clear();
+        self.padding.clear();
+        for (sample, padding) in picks {
+            self.samples.push(sample);
+            self.padding.push(padding);
+        }
+        let mut since = 0;
+        // The first one last: what the desk names is where the run begins.
+        for (at, sample) in places.clone().zip(&self.samples).rev() {
+            since = claim.begin(at, sample.index);
+        }
+        let (make, samples) = (&mut self.make, &self.samples[..]);
+        let run = || {
+            let out = &mut claim.run_writer();
+            let made = catch_unwind(AssertUnwindSafe(|| make.make_run(samples, out)));
+            made.map(|made| made && out.forgotten().is_none())
+        };
+        let (made, laps) = clock::timed(since, false, run);
+        if made.is_err() {
+            self.renew();
+        }
+        if !made.unwrap_or(false) {
+            self.desk.count_other();
+            return false;
+        }
+        self.desk.count(&laps, self.samples.len() as u64);
+        for (at, &padding) in places.zip(&self.padding) {
+            claim.made(at, padding);
+        }
+        true
     }
 
     fn fill_place(
@@ -160,7 +240,7 @@ impl Filler<'_> {
             let recorder = self.job.recorder.as_deref();
             let make = || self.make(&sample, &mut claim.writer(at));
             let (made, laps) = clock::timed(since, recorder.is_some(), make);
-            self.desk.count(&laps);
+            self.desk.count(&laps, 1);
             if let Some(recorder) = recorder {
                 let kind = if made.is_ok() { trace::SAMPLE } else { trace::FAILED };
                 let what = (since, sample.index, epoch);
@@ -175,12 +255,16 @@ impl Filler<'_> {
         }
     }
 
+    /// What the scratch memory holds after a panic is anyone's guess.
+    fn renew(&mut self) {
+        let spent = mem::replace(&mut self.make, self.job.fresh());
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(spent)));
+    }
+
     fn make(&mut self, sample: &Sample, out: &mut SampleWriter<'_>) -> Result<(), SampleError> {
-        let made = catch_unwind(AssertUnwindSafe(|| (self.make)(sample, out)));
+        let made = catch_unwind(AssertUnwindSafe(|| self.make.make(sample, out)));
         let made = made.unwrap_or_else(|panic| {
-            // What the scratch memory holds after a panic is anyone's guess.
-            let spent = mem::replace(&mut self.make, self.job.fresh());
-            let _ = catch_unwind(AssertUnwindSafe(|| drop(spent)));
+            self.renew();
             Err(SampleError::new(Stage::Panic, panic_message(&*panic)))
         });
         made.and_then(|()| match out.forgotten() {
@@ -193,7 +277,7 @@ impl Filler<'_> {
     }
 }
 
-pub(super) fn panic_message(panic: &(dyn Any + Send)) -> &str {
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
     panic
         .downcast_ref::<&str>()
         .copied()

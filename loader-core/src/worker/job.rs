@@ -47,6 +47,9 @@ pub(crate) struct DescribedJob {
     pub(super) threads: u16,
     fields: Vec<Field>,
     batch_size: usize,
+    /// Samples handed out together at least.
+    #[serde(default)]
+    run: usize,
     max_slots: usize,
     sampler: DescribedSampler,
     seed: u64,
@@ -86,6 +89,7 @@ impl DescribedJob {
             threads,
             fields: geometry.fields.clone(),
             batch_size: geometry.batch_size,
+            run: geometry.per_cell,
             max_slots: arena.max_slots(),
             sampler,
             seed: job.seed,
@@ -115,7 +119,8 @@ impl DescribedJob {
             return Err(format!("a timeline of {:?} records", self.recorded));
         }
         let workers = self.workers();
-        let geometry = Geometry::new(self.fields, self.batch_size).map_err(|e| e.to_string())?;
+        let geometry = Geometry::with_runs(self.fields, self.batch_size, self.run);
+        let geometry = geometry.map_err(|e| e.to_string())?;
         let mut files = files.into_iter();
         let mut next = |what: &str| files.next().ok_or(format!("the job came without {what}"));
         let arena = Arena::attach(next("its arena")?, geometry, self.max_slots, workers)
@@ -138,7 +143,8 @@ impl DescribedJob {
 pub(crate) fn fuzz_job(bytes: &[u8], numbers: OwnedFd, table: OwnedFd) {
     let Ok(job) = serde_json::from_slice::<DescribedJob>(bytes) else { return };
     // As large as the job says, where that is not much: the file is sparse.
-    let len = Geometry::new(job.fields.clone(), job.batch_size).ok().and_then(|geometry| {
+    let geometry = Geometry::with_runs(job.fields.clone(), job.batch_size, job.run);
+    let len = geometry.ok().and_then(|geometry| {
         let slots = geometry.slot_bytes.checked_mul(job.max_slots)?;
         slots.checked_add(Geometry::slots_at(job.max_slots.min(MAX_SLOTS), job.workers()))
     });

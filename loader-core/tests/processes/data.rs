@@ -33,6 +33,8 @@ pub(crate) struct Noise {
     pub(crate) attach: Option<Act>,
     /// Makes samples of hundreds of kilobytes.
     pub(crate) large: bool,
+    /// Makes so many samples at once; 0 where it makes them one by one.
+    pub(crate) run: usize,
 }
 
 pub(crate) fn noise(len: u64) -> Noise {
@@ -49,8 +51,40 @@ impl Noise {
         DataLoader::builder(self).batch_size(16).shuffle(7)
     }
 
+    pub(crate) fn in_runs(mut self, of: usize) -> Self {
+        self.run = of;
+        self
+    }
+
     fn pixels(&self) -> usize {
         if self.large { 3 * 300 * 300 } else { 3 * 4 * 4 }
+    }
+
+    /// Writes a sample's image, unless it is to do something else.
+    fn fill(
+        &self,
+        sample: &Sample,
+        scratch: &mut Vec<f32>,
+        image: &mut [f32],
+    ) -> Result<(), SampleError> {
+        if let Some(&act) = self.acts.get(&sample.index) {
+            perform(act);
+            if act == Act::Fail {
+                return Err(SampleError::new(
+                    Stage::Decode,
+                    format_args!("{} is broken", sample.index),
+                ));
+            }
+        }
+        let begun = Instant::now();
+        let mut draws = sample.draws(0);
+        scratch.clear();
+        scratch.extend((0..48).map(|_| draws.unit() as f32));
+        image.chunks_mut(48).for_each(|c| c.copy_from_slice(&scratch[..c.len()]));
+        while begun.elapsed() < Duration::from_micros(self.micros) {
+            std::hint::spin_loop();
+        }
+        Ok(())
     }
 }
 
@@ -127,25 +161,31 @@ impl Dataset for Noise {
         scratch: &mut Vec<f32>,
         out: &mut SampleWriter<'_>,
     ) -> Result<(), SampleError> {
-        if let Some(&act) = self.acts.get(&sample.index) {
-            perform(act);
-            if act == Act::Fail {
-                return Err(SampleError::new(
-                    Stage::Decode,
-                    format_args!("{} is broken", sample.index),
-                ));
-            }
-        }
-        let begun = Instant::now();
-        let mut draws = sample.draws(0);
-        scratch.clear();
-        scratch.extend((0..48).map(|_| draws.unit() as f32));
-        out.field::<f32>(0)?.chunks_mut(48).for_each(|c| c.copy_from_slice(&scratch[..c.len()]));
-        while begun.elapsed() < Duration::from_micros(self.micros) {
-            std::hint::spin_loop();
-        }
+        self.fill(sample, scratch, out.field::<f32>(0)?)?;
         out.field::<i64>(1)?[0] = sample.index as i64;
         Ok(())
+    }
+
+    fn run_len(&self) -> usize {
+        self.run
+    }
+
+    fn load_run(
+        &self,
+        samples: &[Sample],
+        scratch: &mut Vec<f32>,
+        out: &mut SampleWriter<'_>,
+    ) -> bool {
+        let images = out.field::<f32>(0).unwrap().chunks_mut(self.pixels());
+        for (sample, image) in samples.iter().zip(images) {
+            if self.fill(sample, scratch, image).is_err() {
+                return false;
+            }
+        }
+        for (sample, label) in samples.iter().zip(out.field::<i64>(1).unwrap()) {
+            *label = sample.index as i64;
+        }
+        true
     }
 
     fn fingerprint(&self) -> Fingerprint {

@@ -13,6 +13,7 @@ mod deaths;
 mod limits;
 mod models;
 mod pool;
+mod runs;
 mod starting;
 mod stats;
 mod together;
@@ -39,6 +40,7 @@ fn main() {
         waiting::TESTS,
         stats::TESTS,
         pool::TESTS,
+        runs::TESTS,
     ];
     let trials = tests.concat().into_iter().map(|(name, test)| {
         Trial::test(name, move || {
