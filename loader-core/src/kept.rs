@@ -9,6 +9,8 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+#[cfg(feature = "table")]
+use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
@@ -130,6 +132,24 @@ pub(crate) fn attach_or_make<T, E>(
         sweep(file);
     }
     make(None)
+}
+
+/// An open file in the folder of `file` that has no name, and so leaves nothing behind.
+#[cfg(feature = "table")]
+pub(crate) fn unnamed(file: &Path) -> io::Result<File> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    match openat(CWD, folder_of(file), flags, Mode::RUSR | Mode::WUSR) {
+        Ok(file) => Ok(file.into()),
+        // Not every file system can.
+        Err(_) => {
+            let aside = aside(file);
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create_new(true).mode(0o600);
+            let opened = options.open(&aside)?;
+            fs::remove_file(&aside)?;
+            Ok(opened)
+        }
+    }
 }
 
 /// A name beside `file` that nobody else uses, and that [`sweep`] knows.

@@ -42,6 +42,11 @@ pub use rng::Draws;
 pub use sampler::{EpochOrder, Order, OrderError, Pick, Sampler, Shard, ShardError, ShardMode};
 pub use shared::array::{ArrayBuilder, ArrayError, ArrayHandle, SharedArray};
 pub use shared::npy::NpyError;
+#[cfg(feature = "table")]
+pub use shared::table::{
+    Bits, Blobs, Column, ColumnError, LentField, Progress, SharedTable, SharedTableBuilder,
+    SharedTableError, Strings, TableSlice, TableSlices, Validity,
+};
 pub use shm::{GeometryError, MemoryError, OpenError, SweptSegment, sweep_segments};
 pub use stats::{
     Bottleneck, MemoryReport, MemoryUse, ProcessMemory, ProcessRole, StageStats, Stats, Verdict,
@@ -51,3 +56,10 @@ pub use worker::{
     Results, SharedTask, StartWorkersError, Task, TaskCause, TaskError, TaskFor, WorkerError,
     Workers, init, init_with,
 };
+
+/// The crates whose arrays and types [`SharedTable`] takes and gives, in their right version.
+#[cfg(feature = "table")]
+pub mod arrow {
+    pub use arrow_array as array;
+    pub use arrow_schema as schema;
+}

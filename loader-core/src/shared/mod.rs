@@ -4,3 +4,5 @@
 pub(crate) mod array;
 pub(crate) mod npy;
 pub(crate) mod parcel;
+#[cfg(feature = "table")]
+pub(crate) mod table;

@@ -154,9 +154,14 @@ impl SharedBytes {
     }
 
     /// A map of its own, private to this process: what is written to it nobody else sees.
+    #[cfg(feature = "table")]
     pub(crate) fn copy_on_write(&self) -> io::Result<MmapMut> {
+        let mut options = MmapOptions::new();
+        // Few pages are ever written to, so a table larger than memory is not refused for what all of
+        // them would take.
+        options.len(self.0.map.len()).no_reserve_swap();
         // SAFETY: as in `of_file`; what is written goes to private pages.
-        unsafe { MmapOptions::new().len(self.0.map.len()).map_copy(&self.0.file) }
+        unsafe { options.map_copy(&self.0.file) }
     }
 
     /// Which file it is.
@@ -167,6 +172,12 @@ impl SharedBytes {
     /// The segment's name in `/dev/shm`, where this process made it as a named one.
     pub(crate) fn name(&self) -> Option<&str> {
         self.0.name.as_ref().map(|owned| &*owned.name)
+    }
+}
+
+impl AsRef<[u8]> for SharedBytes {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes()
     }
 }
 
@@ -252,6 +263,7 @@ mod tests {
         }
     }
 
+    #[cfg(feature = "table")]
     #[test]
     fn writing_to_a_private_map_changes_nothing_else() {
         let made = SharedBytes::in_memory("test", 7, fill).unwrap();

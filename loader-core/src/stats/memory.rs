@@ -118,10 +118,13 @@ impl Content {
                 || [".paths", ".npy"].iter().any(|suffix| name.ends_with(suffix))
         };
         let plain = name.strip_suffix(" (deleted)").unwrap_or(name);
-        if name.starts_with("/memfd:loader-batches") || name.starts_with("/dev/shm/loader-core.") {
-            Self::Batches
-        } else if is_table(plain) || tables.iter().any(|table| table == name) {
+        // A table may lie in a segment, as batches do.
+        if is_table(plain) || tables.iter().any(|table| table == name) {
             Self::Table
+        } else if name.starts_with("/memfd:loader-batches")
+            || name.starts_with("/dev/shm/loader-core.")
+        {
+            Self::Batches
         } else if name.starts_with('/') {
             Self::File
         } else {

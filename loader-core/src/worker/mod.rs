@@ -22,6 +22,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "table")]
+pub(crate) use fill::panic_message;
 pub(crate) use fill::{Job, erase};
 use init::ForkServer;
 pub(crate) use init::fork_server_pid;
