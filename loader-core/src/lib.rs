@@ -22,6 +22,10 @@ pub use dataset::image_folder::{
 };
 pub use dataset::imagenet::{ImageNet, ImageNetBuilder, ImageNetError, Split};
 pub use dataset::images::{FileScratch, ImageDataset};
+#[cfg(feature = "table")]
+pub use dataset::statistics::{Moments, Statistics, StatisticsError};
+#[cfg(feature = "table")]
+pub use dataset::table::{TableDataset, TableDatasetBuilder, TableDatasetError};
 pub use dataset::{
     Dataset, Fingerprint, Location, Recipe, RecipeError, Sample, SampleError, SampleWriter, Stage,
 };

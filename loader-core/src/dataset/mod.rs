@@ -5,6 +5,10 @@ pub(crate) mod image_folder;
 pub(crate) mod imagenet;
 pub(crate) mod images;
 mod recipe;
+#[cfg(feature = "table")]
+pub(crate) mod statistics;
+#[cfg(feature = "table")]
+pub(crate) mod table;
 
 use std::borrow::Cow;
 use std::fmt;

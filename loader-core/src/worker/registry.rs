@@ -8,13 +8,15 @@ use super::fill::{MakeSamples, erase};
 use super::pool::{PoolTask, Run};
 use crate::dataset::arrays::{self, ArrayDataset};
 use crate::dataset::images::{self, ImageDataset};
+#[cfg(feature = "table")]
+use crate::dataset::table::{self, TableDataset};
 use crate::dataset::{Dataset, Recipe};
 
 type Attach = dyn Fn(Recipe) -> Result<Arc<dyn MakeSamples>, String> + Send + Sync;
 
-/// The datasets that worker processes can open: [`ImageDataset`](crate::ImageDataset),
-/// [`ArrayDataset`](crate::ArrayDataset), and what is added here; and the tasks that a
-/// [`ProcessPool`](crate::ProcessPool) can run. Given to [`init_with`](crate::init_with).
+/// The datasets that worker processes can open: the crate's own (images of folders, arrays, rows of
+/// tables), and what is added here; and the tasks that a [`ProcessPool`](crate::ProcessPool) can run. Given
+/// to [`init_with`](crate::init_with).
 pub struct Registry {
     datasets: HashMap<String, Box<Attach>>,
     tasks: Vec<(String, Run)>,
@@ -23,9 +25,12 @@ pub struct Registry {
 impl Registry {
     /// Only the crate's own datasets.
     pub fn new() -> Self {
-        Self { datasets: HashMap::new(), tasks: Vec::new() }
+        let registry = Self { datasets: HashMap::new(), tasks: Vec::new() }
             .dataset(images::RECIPE, ImageDataset::attach)
-            .dataset(arrays::RECIPE, ArrayDataset::attach)
+            .dataset(arrays::RECIPE, ArrayDataset::attach);
+        #[cfg(feature = "table")]
+        let registry = registry.dataset(table::RECIPE, TableDataset::attach);
+        registry
     }
 
     /// Adds a dataset: `attach` opens it from the [`Recipe`] of that name, in a worker process. A

@@ -16,6 +16,8 @@ mod pool;
 mod runs;
 mod starting;
 mod stats;
+#[cfg(feature = "table")]
+mod tables;
 mod together;
 mod victims;
 mod waiting;
@@ -41,6 +43,8 @@ fn main() {
         stats::TESTS,
         pool::TESTS,
         runs::TESTS,
+        #[cfg(feature = "table")]
+        tables::TESTS,
     ];
     let trials = tests.concat().into_iter().map(|(name, test)| {
         Trial::test(name, move || {

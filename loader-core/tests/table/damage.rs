@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use loader_core::{SharedTable, TableCache};
+use loader_core::{SharedTable, TableCache, TableDataset};
 use proptest::prelude::*;
 
 use crate::made::*;
@@ -30,6 +30,8 @@ fn read_all(table: &SharedTable) {
                 slice.into_fields().for_each(|(_, mut field)| field.as_mut().fill(1));
             }
         }
+        let built = TableDataset::builder(table.clone()).features([column.name()]).build();
+        let _ = built.map(|dataset| loader_core::Dataset::fingerprint(&dataset));
     }
     let _ = table.verify();
     let _ = table.record_batch();

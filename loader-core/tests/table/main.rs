@@ -7,5 +7,6 @@ mod converting;
 mod damage;
 mod handles;
 mod lending;
+mod loading;
 mod made;
 mod reading;
