@@ -1,17 +1,18 @@
 //! A lease as burn's own bytes.
 
 use burn::tensor::{AllocationProperty, Bytes, DType as BurnDType, TensorData};
-use loader_core::{DType, FieldLease};
+use loader_core::{DType, SharedField};
 
 /// The field as burn's data, for whatever burn makes of data: shape, element type and bytes of the
-/// lease, which is held until the data and all that shares it is dropped. Copies nothing.
+/// field, which is held until the data and all that shares it is dropped. Copies nothing. The field may be one
+/// of a batch, of another process's batch, or of a table.
 ///
 /// `None` where burn has no such element type; it has all of today's.
-pub fn tensor_data(lease: FieldLease) -> Option<TensorData> {
-    let dtype = burn_dtype(lease.dtype())?;
-    let shape = lease.shape().to_vec();
+pub fn tensor_data(field: impl SharedField) -> Option<TensorData> {
+    let dtype = burn_dtype(field.dtype())?;
+    let shape = field.shape().to_vec();
     // "Other" is memory that is neither the heap's nor a file's; burn copies it before it writes.
-    let bytes = Bytes::from_shared(bytes::Bytes::from_owner(lease), AllocationProperty::Other);
+    let bytes = Bytes::from_shared(bytes::Bytes::from_owner(field), AllocationProperty::Other);
     TensorData::try_from_bytes(bytes, shape, dtype).ok()
 }
 

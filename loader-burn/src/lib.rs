@@ -48,4 +48,4 @@ pub use data::tensor_data;
 pub use epoch::EpochTensors;
 pub use error::{EpochError, TensorError};
 pub use learner::BurnLoader;
-pub use tensors::BatchTensors;
+pub use tensors::{BatchTensors, FieldTensor};

@@ -2,7 +2,7 @@
 
 use burn::tensor::kind::{Basic, Kind};
 use burn::tensor::{Device, Int, Tensor};
-use loader_core::{Batch, DType, Field};
+use loader_core::{Batch, DType, Field, SharedField};
 
 use crate::data::{burn_dtype, tensor_data};
 use crate::error::TensorError;
@@ -49,11 +49,39 @@ impl BatchTensors for Batch {
         if let Some(torch) = torch::torch_device(device) {
             return torch::tensor(lease, torch, device);
         }
-        let dtype = lease.dtype();
-        let data = tensor_data(lease).ok_or_else(|| kind_error::<K>(name, dtype))?;
-        let options = (device, data.dtype());
-        Ok(Tensor::from_data(data, options))
+        from_field(name, lease, device)
     }
+}
+
+/// A field by itself as a tensor: of a slice of a table's rows (`loader_core::LentField`), or of a batch of
+/// another process ([`OpenField`](loader_core::OpenField)).
+pub trait FieldTensor: SharedField + Sized {
+    /// The field as a tensor of the same shape, its element type kept. No copy on burn's flex; other devices
+    /// copy it to where they have their memory.
+    ///
+    /// # Errors
+    /// Where it is of another rank or kind than the type asked for, or the device can't hold it.
+    fn into_tensor<const D: usize, K: Basic>(
+        self,
+        device: &Device,
+    ) -> Result<Tensor<D, K>, TensorError> {
+        let (samples, shape) = self.shape().split_first().unwrap_or((&1, &[]));
+        check::<D, K>(&Field::new("field", self.dtype(), shape), *samples, device)?;
+        from_field("field", self, device)
+    }
+}
+
+impl<F: SharedField> FieldTensor for F {}
+
+fn from_field<const D: usize, K: Basic>(
+    name: &str,
+    field: impl SharedField,
+    device: &Device,
+) -> Result<Tensor<D, K>, TensorError> {
+    let dtype = field.dtype();
+    let data = tensor_data(field).ok_or_else(|| kind_error::<K>(name, dtype))?;
+    let options = (device, data.dtype());
+    Ok(Tensor::from_data(data, options))
 }
 
 /// Everything that burn would panic at.

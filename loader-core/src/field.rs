@@ -70,6 +70,21 @@ element!(
     f16 => F16, bf16 => BF16, f32 => F32, f64 => F64,
 );
 
+/// Shared memory that is one field of many samples, owned: what a tensor can be made over without a copy.
+/// The elements are contiguous, row-major and aligned for their type, stay at their address, and are not
+/// written to by anybody else.
+///
+/// Implemented by what batches ([`FieldLease`](crate::FieldLease)), batches of other processes
+/// ([`OpenField`](crate::OpenField)) and tables ([`LentField`](crate::LentField), with the feature `table`)
+/// give.
+pub trait SharedField: AsRef<[u8]> + Send + Sync + 'static {
+    /// The element type.
+    fn dtype(&self) -> DType;
+
+    /// The shape, samples first.
+    fn shape(&self) -> &[usize];
+}
+
 /// One named part of every sample, such as `image` or `label`.
 ///
 /// In a batch the samples of a field lie one behind the other, so a batch of `n` samples is one

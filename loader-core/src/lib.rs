@@ -29,7 +29,7 @@ pub use dataset::table::{TableDataset, TableDatasetBuilder, TableDatasetError};
 pub use dataset::{
     Dataset, Fingerprint, Location, Recipe, RecipeError, Sample, SampleError, SampleWriter, Stage,
 };
-pub use field::{DType, Element, Field};
+pub use field::{DType, Element, Field, SharedField};
 pub use image::{
     DECODER, DecodeOptions, ExifOrientation, Gray16, ImageScratch, Layout, Pipeline, Pixels,
     Scaling, Transform, TransformError, ops, register_transform,

@@ -43,7 +43,8 @@ use tch::{Device, Tensor};
 
 pub use self::upload::Upload;
 
-/// A field of a batch as a tensor.
+/// A field of a batch as a tensor; with the feature `table` also one of a slice of a table's rows
+/// (`loader_core::LentField`).
 pub trait FieldTensor {
     /// The field as a contiguous CPU tensor of the same shape and element type, batch dimension
     /// first. Its storage is the field's memory.
@@ -51,6 +52,19 @@ pub trait FieldTensor {
     /// # Errors
     /// Where libtorch refuses; the field is then given back.
     fn into_tensor(self) -> Result<Tensor, TensorError>;
+}
+
+#[cfg(feature = "table")]
+impl FieldTensor for loader_core::LentField {
+    fn into_tensor(mut self) -> Result<Tensor, TensorError> {
+        let (data, shape, dtype) = (self.as_mut_ptr(), self.shape().to_vec(), self.dtype());
+        // SAFETY:
+        // - In bounds and aligned: the field covers exactly the elements of its shape and element type, and
+        //   its table has refused columns that are not aligned for theirs.
+        // - Alive: the map stays where it is until the field is dropped, wherever that is moved.
+        // - Exclusive: each row of a column is lent once of a map that is private to its pass.
+        unsafe { wrap::wrap(data, &shape, dtype, self) }
+    }
 }
 
 impl FieldTensor for FieldLease {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::pool::Held;
 use super::share::{ShareError, SharedBatch};
-use crate::field::{DType, Element, Field};
+use crate::field::{DType, Element, Field, SharedField};
 use crate::rng::Draws;
 
 /// A batch of samples in shared memory.
@@ -204,6 +204,16 @@ impl FieldLease {
     /// The same, for writing.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.held.lease.field_ptr(self.at)
+    }
+}
+
+impl SharedField for FieldLease {
+    fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
     }
 }
 

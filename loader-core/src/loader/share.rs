@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::batch::FieldError;
 use super::pool::Held;
-use crate::field::{DType, Element, Field};
+use crate::field::{DType, Element, Field, SharedField};
 use crate::shm::{Filled, OpenError, Place, Reference};
 
 /// Names a [`Batch`](crate::Batch) to other processes of the same user and machine, in a few hundred
@@ -226,6 +226,16 @@ impl OpenField {
 
     /// The shape, batch dimension first.
     pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+}
+
+impl SharedField for OpenField {
+    fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    fn shape(&self) -> &[usize] {
         &self.shape
     }
 }

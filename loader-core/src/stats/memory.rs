@@ -113,9 +113,14 @@ impl Content {
     /// By the name of what is mapped; `tables` are names of the dataset's own files.
     fn of(name: &str, tables: &[String]) -> Self {
         let is_table = |name: &str| {
-            let in_memory = ["/memfd:path-table", "/memfd:loader-array", "/memfd:loader-parcel"];
+            let in_memory = [
+                "/memfd:path-table",
+                "/memfd:loader-array",
+                "/memfd:loader-parcel",
+                "/memfd:loader-table",
+            ];
             in_memory.iter().any(|prefix| name.starts_with(prefix))
-                || [".paths", ".npy"].iter().any(|suffix| name.ends_with(suffix))
+                || [".paths", ".npy", ".arrow"].iter().any(|suffix| name.ends_with(suffix))
         };
         let plain = name.strip_suffix(" (deleted)").unwrap_or(name);
         // A table may lie in a segment, as batches do.

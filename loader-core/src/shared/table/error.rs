@@ -163,6 +163,9 @@ pub enum ColumnError {
         /// How many there are.
         rows: u64,
     },
+    /// Slices were asked for that would never come to the end.
+    #[error("slices of no rows: ask for one row at least")]
+    NoRows,
     /// The bytes contradict each other.
     #[error("column {column:?} is damaged: {what}")]
     Damaged {

@@ -287,8 +287,8 @@ impl SharedTable {
     /// [`TableSlices`]. The last slice may be shorter.
     ///
     /// # Errors
-    /// Where there is no such column, one is asked for twice, it has nulls, or it is neither of numbers
-    /// nor of lists of numbers.
+    /// Where there is no such column, one is asked for twice, it has nulls, it is neither of numbers nor of
+    /// lists of numbers, or `rows` is 0.
     pub fn slices(&self, columns: &[&str], rows: usize) -> Result<TableSlices, ColumnError> {
         TableSlices::new(self, columns, 0..self.len(), rows)
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use memmap2::MmapMut;
 
 use super::{ColumnError, SharedTable};
-use crate::field::DType;
+use crate::field::{DType, SharedField};
 
 /// A map of the table's file that is private to this process: its pages are the shared ones until they are
 /// written to, which makes a copy of that page.
@@ -58,7 +58,9 @@ impl TableSlices {
         of: Range<usize>,
         rows: usize,
     ) -> Result<Self, ColumnError> {
-        assert!(rows > 0, "slices of no rows");
+        if rows == 0 {
+            return Err(ColumnError::NoRows);
+        }
         let mut columns = Vec::with_capacity(names.len());
         let mut taken: Vec<Range<usize>> = Vec::with_capacity(names.len());
         for &name in names {
@@ -214,6 +216,16 @@ impl AsRef<[u8]> for LentField {
         // - Initialized: file pages are, and every byte is a valid `u8`.
         // - Alive: `map` keeps the map.
         unsafe { slice::from_raw_parts(self.address(), self.bytes) }
+    }
+}
+
+impl SharedField for LentField {
+    fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
     }
 }
 
