@@ -6,6 +6,7 @@ use std::fs::File;
 use crate::dataset::Sample;
 use crate::image::{ImageScratch, Transform};
 use crate::index::PathTable;
+use crate::shared::array::SharedArray;
 use crate::shm::sealed_file;
 use crate::worker;
 
@@ -25,6 +26,18 @@ pub fn table(bytes: &[u8]) {
     }
     let _ = table.report();
     let _ = table.verify();
+}
+
+/// An array in a file: opened and read.
+pub fn array(bytes: &[u8]) {
+    let Ok(file) = sealed_file("array", bytes) else { return };
+    let Ok(array) = SharedArray::of_descriptor(file) else { return };
+    let _ = array.as_slice::<f64>().map(<[f64]>::last);
+    let rows = array.shape().first().copied().unwrap_or(0);
+    for row in [0, rows / 2, rows.wrapping_sub(1), rows, usize::MAX] {
+        let _ = array.row::<u8>(row);
+        let _ = array.rows::<f32>(row / 2..row);
+    }
 }
 
 /// What a worker process is sent, with files of the right kind beside it.
@@ -84,6 +97,11 @@ mod tests {
     #[test]
     fn damaged_path_tables_are_survived() {
         replay("table", 3000, table);
+    }
+
+    #[test]
+    fn damaged_arrays_are_survived() {
+        replay("array", 3000, array);
     }
 
     #[test]

@@ -292,7 +292,8 @@ impl SharedArray {
     /// The array in a file that came by its descriptor.
     pub(crate) fn of_descriptor(file: File) -> Result<Self, String> {
         let bytes = SharedBytes::of_file(file).map_err(|e| format!("mapping an array: {e}"))?;
-        Self::of_bytes(bytes, Origin::Memory).map_err(|e| format!("an array: {e}"))
+        let array = Self::of_bytes(bytes, Origin::Memory).map_err(|e| format!("an array: {e}"))?;
+        array.aligned().map_err(|e| e.to_string())
     }
 
     /// A copy where elements don't lie at multiples of their size, else the array itself.
