@@ -1,6 +1,7 @@
 //! A dataset whose samples tell what they are, and do what they are told to.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use loader_core::{
@@ -257,6 +258,15 @@ pub(crate) fn runs(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
         !stat.rsplit(')').next().unwrap_or("").trim_start().starts_with(['Z', 'X'])
     })
+}
+
+/// Ends a thread's loop, also where a test fails.
+pub(crate) struct Ending<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Waits for what must come to pass; the bound only keeps a failing test from hanging.

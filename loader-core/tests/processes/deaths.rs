@@ -6,7 +6,7 @@ use std::time::Duration;
 use loader_core::{Batch, DataLoader, Draws, Fingerprint, Sample, Workers};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::data::{Noise, hash, noise, undisturbed, wait_until};
+use crate::data::{Ending, Noise, hash, noise, undisturbed, wait_until};
 
 crate::tests![
     killing_workers_changes_no_batch,
@@ -45,9 +45,8 @@ fn kill_while<T>(
                 std::thread::sleep(Duration::from_millis(1 + random.below(5)));
             }
         });
-        let result = consume(&kills);
-        over.store(true, Ordering::Relaxed);
-        result
+        let _ending = Ending(&over);
+        consume(&kills)
     })
 }
 

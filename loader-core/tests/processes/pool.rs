@@ -8,13 +8,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use loader_core::{
-    ArrayError, Draws, MemoryUse, PoolError, ProcessPool, ProcessRole, Registry, Sample,
-    SharedArray, SharedTask, StartWorkersError, Task, TaskCause, TaskError, WorkerError, Workers,
+    ArrayError, ArrayHandle, Draws, MemoryUse, PoolError, ProcessPool, ProcessRole, Registry,
+    Sample, SharedArray, SharedTask, StartWorkersError, Task, TaskCause, TaskError, WorkerError,
+    Workers, sweep_segments,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
-use crate::data::{Act, noise, perform, runs, undisturbed, wait_until};
+use crate::data::{Act, Ending, noise, perform, runs, undisturbed, wait_until};
 use crate::victims::{self, Victim};
 
 crate::tests![
@@ -37,6 +38,7 @@ crate::tests![
     pools_and_loaders_work_side_by_side,
     an_idle_process_keeps_no_array_alive,
     a_report_tells_arrays_from_what_a_process_owns,
+    another_program_opens_an_array_by_its_handle_and_keeps_it,
     dropping_a_pool_amid_tasks_ends_its_processes,
     fifty_pools_leave_no_descriptor_and_no_process,
     more_arrays_than_files_may_be_open_are_an_error,
@@ -72,6 +74,7 @@ const ACT: Task<(i64, Option<Act>), i64, String> = Task::new("act", |(n, act)| {
     if act == Some(Act::Fail) { Err(format!("{n} is broken")) } else { Ok(n) }
 });
 const MARKED: Task<(PathBuf, u64), u64, io::Error> = Task::new("marked", marked);
+const PROCESS: Task<(), u32, String> = Task::new("process", |()| Ok(std::process::id()));
 const NESTED: Task<(), String, String> =
     Task::new("nested", |()| Err(ProcessPool::new(1).unwrap_err().to_string()));
 const REFUSING: SharedTask<Refusing, (), (), String> = SharedTask::new("refusing", |_, ()| Ok(()));
@@ -81,7 +84,7 @@ const UNKNOWN: Task<(), (), String> = Task::new("unknown", Ok);
 pub(crate) fn register(registry: Registry) -> Registry {
     let registry = registry.task(SQUARE).task(ECHO).task(BITS).task(MEAN).task(SHARED_MEAN);
     let registry = registry.task(MAKE).task(REVERSE).task(ACT).task(MARKED).task(NESTED);
-    registry.task(REFUSING)
+    registry.task(REFUSING).task(PROCESS)
 }
 
 fn spin(micros: u64) {
@@ -290,15 +293,6 @@ fn kill_in_its_first_run(folder: &Path, process: u32, signal: Signal) -> bool {
     killed
 }
 
-/// Ends a thread's loop, also where a test fails.
-struct Ending<'a>(&'a AtomicBool);
-
-impl Drop for Ending<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 fn killing_workers_changes_no_result_and_runs_no_task_thrice() {
     const TASKS: u64 = 500;
     const KILLS: u64 = 40;
@@ -396,12 +390,11 @@ fn a_stopped_process_is_replaced() {
 
 fn killing_an_idle_pools_processes_does_no_harm() {
     let pool = pool(2);
-    for round in 1..=20 {
-        let pids = all_pids(&pool, 2);
-        pids.iter().for_each(|&process| {
-            let _ = kill_process(pid(process), Signal::KILL);
-        });
-        wait_until("their replacement", || pool.restarts() >= 2 * round);
+    for deaths in 1..=40 {
+        // One that has answered is ready: those that die before are a reason to give up.
+        let process = pool.map(&PROCESS, [()]).unwrap()[0];
+        kill_process(pid(process), Signal::KILL).unwrap();
+        wait_until("its replacement", || pool.restarts() == deaths);
     }
     squares(&pool, 100, |_| 0);
 }
@@ -498,6 +491,32 @@ fn a_report_tells_arrays_from_what_a_process_owns() {
     let tables = report.processes[2..].iter().map(|process| process.table.rss);
     assert!(tables.sum::<u64>() >= 8 << 20, "{report}");
     assert!(report.processes[2..].iter().all(|process| process.total.uss < 5 << 20), "{report}");
+}
+
+fn another_program_opens_an_array_by_its_handle_and_keeps_it() {
+    let mut owner = Victim::start("array_owner");
+    let mut line = String::new();
+    owner.stdout().read_line(&mut line).unwrap();
+    let handle: ArrayHandle = serde_json::from_str(&line).unwrap();
+    let array = handle.open().unwrap();
+    assert_eq!(array.rows::<i32>(1..3).unwrap(), [2, 3, 4, 5]);
+    owner.kill(Signal::KILL);
+    assert_eq!(array.as_slice::<i32>().unwrap(), [0, 1, 2, 3, 4, 5]);
+    // Somebody else may have swept before.
+    sweep_segments().unwrap();
+    assert!(matches!(handle.open(), Err(ArrayError::Gone { .. })));
+    assert_eq!(array.row::<i32>(2).unwrap(), [4, 5]);
+}
+
+/// A program that has an array with a name, and tells how it is opened.
+pub(crate) fn array_owner() {
+    let array =
+        SharedArray::builder([3, 2]).shareable(true).from_slice(&[0, 1, 2, 3, 4, 5]).unwrap();
+    println!("{}", serde_json::to_string(&array.handle().unwrap()).unwrap());
+    io::stdout().flush().unwrap();
+    loop {
+        std::thread::park();
+    }
 }
 
 fn dropping_a_pool_amid_tasks_ends_its_processes() {
