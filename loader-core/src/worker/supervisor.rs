@@ -25,6 +25,9 @@ const STOPPED_FOR: Duration = Duration::from_secs(5);
 const STILLBORN: u32 = 8;
 /// Deaths in a row over samples or tasks, per process, without one finished.
 const FRUITLESS: u32 = 8;
+/// Processes that are being started at a time, since server and supervisor would wait for each other if
+/// both had more to tell than a socket holds, which is a few hundred messages.
+const STARTING: usize = 64;
 /// Samples or tasks that are named when it comes to that.
 const NAMED: usize = 8;
 
@@ -124,6 +127,10 @@ impl Control {
         self.lock().iter().flatten().map(|pid| pid.unsigned_abs()).collect()
     }
 
+    fn running(&self) -> usize {
+        self.lock().iter().flatten().count()
+    }
+
     /// Processes that were started in the place of dead ones.
     pub(crate) fn restarts(&self) -> u64 {
         self.restarts.load(Ordering::Relaxed)
@@ -189,7 +196,13 @@ impl Processes {
             done: 0,
             samples: Vec::new(),
         };
-        let begun = (0..processes).try_for_each(|process| supervisor.start(process));
+        let begun = (0..processes).try_for_each(|process| {
+            supervisor.start(process)?;
+            while usize::from(process) >= STARTING + supervisor.control.running() {
+                supervisor.listen()?;
+            }
+            Ok(())
+        });
         let begun = begun.and_then(|()| {
             while !supervisor.ready.contains(&true) {
                 W::turn(&mut supervisor)?;

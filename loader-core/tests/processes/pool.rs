@@ -46,6 +46,7 @@ crate::tests![
     a_killed_fork_server_ends_a_pool_with_an_error,
     without_init_a_pool_is_refused,
     an_unregistered_task_is_refused_by_name,
+    a_pool_of_hundreds_of_processes_starts,
     a_pool_inside_a_task_is_refused,
     pools_of_no_process_or_no_time_are_refused,
 ];
@@ -650,6 +651,19 @@ fn an_unregistered_task_is_refused_by_name() {
     assert!(matches!(&error, PoolError::NotRegistered { name, .. } if name == "unknown"));
     let text = error.to_string();
     assert!(text.contains("Registry::task") && text.contains("\"echo\""), "{text}");
+}
+
+/// More than messages fit into a socket.
+fn a_pool_of_hundreds_of_processes_starts() {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let processes = limit.current.map_or(700, |files| 700.min(files as usize / 2));
+    let pool = pool(processes);
+    squares(&pool, 1000, |_| 0);
+    gone(&{
+        let pids = all_pids(&pool, processes);
+        drop(pool);
+        pids
+    });
 }
 
 fn a_pool_inside_a_task_is_refused() {
