@@ -29,6 +29,12 @@ pub enum InitError {
     /// It was called before.
     #[error("loader_core::init() was called twice: once, as the first line of main, is enough")]
     Again,
+    /// Two tasks have one name, so that one would be run in the other's place.
+    #[error("two tasks are registered as {name:?}: give each a name of its own")]
+    SameName {
+        /// Their name.
+        name: String,
+    },
     /// The system refused.
     #[error("worker processes can't be made ready: {0} (worker threads need no init)")]
     System(#[from] io::Error),
@@ -100,7 +106,7 @@ pub fn init() -> Result<(), InitError> {
 /// what the registry names.
 ///
 /// # Errors
-/// Those of [`init`].
+/// Those of [`init`], and [`InitError::SameName`].
 pub fn init_with(registry: Registry) -> Result<(), InitError> {
     if SERVER.get().is_some() {
         return Err(InitError::Again);
@@ -108,6 +114,9 @@ pub fn init_with(registry: Registry) -> Result<(), InitError> {
     let threads = sys::thread_count()?;
     if threads != 1 {
         return Err(InitError::TooLate { threads });
+    }
+    if let Some(name) = registry.doubled() {
+        return Err(InitError::SameName { name: name.to_owned() });
     }
     let (control, servers) = wire::pair()?;
     let program = getpid();

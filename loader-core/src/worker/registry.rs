@@ -1,6 +1,6 @@
 //! The datasets that worker processes know how to open, and the tasks that they know how to run, by name.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -47,13 +47,17 @@ impl Registry {
         self
     }
 
-    /// Adds a [`Task`](crate::Task) or a [`SharedTask`](crate::SharedTask). A name that is there already is
-    /// replaced.
+    /// Adds a [`Task`](crate::Task) or a [`SharedTask`](crate::SharedTask). No two may have one name, which
+    /// [`init_with`](crate::init_with) refuses.
     pub fn task(mut self, task: impl PoolTask) -> Self {
-        let name = task.name().to_owned();
-        self.tasks.retain(|(known, _)| *known != name);
-        self.tasks.push((name, task.erase()));
+        self.tasks.push((task.name().to_owned(), task.erase()));
         self
+    }
+
+    /// A name that two tasks have.
+    pub(super) fn doubled(&self) -> Option<&str> {
+        let mut names = HashSet::new();
+        self.tasks.iter().map(|(name, _)| &**name).find(|&name| !names.insert(name))
     }
 
     pub(super) fn attach(&self, recipe: Recipe) -> Result<Arc<dyn MakeSamples>, String> {

@@ -46,6 +46,7 @@ crate::tests![
     a_killed_fork_server_ends_a_pool_with_an_error,
     without_init_a_pool_is_refused,
     an_unregistered_task_is_refused_by_name,
+    two_tasks_of_one_name_are_refused,
     a_pool_of_hundreds_of_processes_starts,
     a_pool_inside_a_task_is_refused,
     pools_of_no_process_or_no_time_are_refused,
@@ -651,6 +652,21 @@ fn an_unregistered_task_is_refused_by_name() {
     assert!(matches!(&error, PoolError::NotRegistered { name, .. } if name == "unknown"));
     let text = error.to_string();
     assert!(text.contains("Registry::task") && text.contains("\"echo\""), "{text}");
+}
+
+fn two_tasks_of_one_name_are_refused() {
+    Victim::start("doubled").succeeds();
+}
+
+pub(crate) fn doubled() {
+    const OTHER: Task<u8, u8, String> = Task::new("echo", Ok);
+    let error = loader_core::init_with(crate::data::registry().task(OTHER)).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "two tasks are registered as \"echo\": give each a name of its own"
+    );
+    loader_core::init_with(crate::data::registry()).unwrap();
+    squares(&pool(1), 10, |_| 0);
 }
 
 /// More than messages fit into a socket.

@@ -24,6 +24,7 @@ const VICTIMS: &[crate::Test] = &[
     ("crowded", weight::crowded),
     ("stuck", waiting::stuck),
     ("pools", pool::pools),
+    ("doubled", pool::doubled),
     ("array_owner", pool::array_owner),
     ("pool_frugal", pool::pool_frugal),
     ("pool_endless", pool::pool_endless),
