@@ -6,14 +6,15 @@
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs;
-use std::io::Cursor;
+use std::io::{Cursor, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use image::{DynamicImage, ImageFormat, RgbImage};
 use loader_core::{
-    DType, DataLoader, DataLoaderBuilder, ErrorPolicy, ImageDataset, ImageFolder, Layout,
-    LoadError, SampleFailure, Stage, TableCache, Transform, Workers,
+    DType, DataLoader, DataLoaderBuilder, Dataset, ErrorPolicy, Field, Fingerprint, ImageDataset,
+    ImageFolder, Layout, LoadError, Sample, SampleError, SampleFailure, SampleWriter, Stage,
+    TableCache, Transform, Workers,
 };
 
 /// A picture that tells `n`.
@@ -174,6 +175,78 @@ fn a_failure_tells_everything_about_its_sample() {
         assert!(text.contains(part), "{text}");
     }
     assert!(!text.contains('\n'), "{text}");
+}
+
+/// Whose tenth sample finds that no more files can be opened.
+struct Starved;
+
+impl Dataset for Starved {
+    type Scratch = ();
+
+    fn len(&self) -> u64 {
+        40
+    }
+
+    fn fields(&self) -> Vec<Field> {
+        vec![Field::new("x", DType::U8, [])]
+    }
+
+    fn load(&self, s: &Sample, (): &mut (), out: &mut SampleWriter<'_>) -> Result<(), SampleError> {
+        out.field::<u8>(0)?[0] = 0;
+        match s.index {
+            10 => Err(SampleError::read(&std::io::Error::from_raw_os_error(24))),
+            9 | 11 => Err(SampleError::read(&std::io::Error::from_raw_os_error(2))),
+            _ => Ok(()),
+        }
+    }
+
+    fn fingerprint(&self) -> Fingerprint {
+        Fingerprint(0)
+    }
+}
+
+#[test]
+fn what_no_sample_is_to_blame_for_ends_the_epoch_under_every_policy() {
+    for policy in [ErrorPolicy::Stop, ErrorPolicy::Skip, ErrorPolicy::Substitute] {
+        let loader = DataLoader::builder(Starved).batch_size(8).error_policy(policy);
+        let loader = loader.workers(Workers::threads(2)).build().unwrap();
+        let mut epoch = loader.epoch(0).unwrap();
+        assert_eq!(epoch.next().unwrap().unwrap().len(), 8, "{policy:?}");
+        match epoch.next() {
+            Some(Err(LoadError::Sample(failure))) if policy == ErrorPolicy::Stop => {
+                assert!([9, 10].contains(&failure.index), "{failure}");
+            }
+            Some(Err(LoadError::Sample(failure))) => {
+                assert_eq!((failure.index, failure.error.stage), (10, Stage::System));
+                assert!(failure.to_string().contains("ulimit -n"), "{failure}");
+            }
+            other => panic!("{policy:?}: {other:?}"),
+        }
+        assert!(epoch.next().is_none());
+        assert_eq!(loader.state().batches_delivered(), 1, "{policy:?}: it is tried again");
+    }
+}
+
+#[test]
+fn a_table_that_was_overwritten_does_not_pass_for_bad_samples() {
+    let root = one_percent_bad();
+    let kept = tempfile::tempdir().unwrap();
+    let file = kept.path().join("t.paths");
+    let folder = ImageFolder::builder(root.path()).cache(TableCache::File(file.clone()));
+    let folder = folder.open().unwrap();
+    let dataset = folder.transform(Transform::new().resize((8, 9))).unwrap();
+    // Against all rules, in place.
+    let len = fs::metadata(&file).unwrap().len() as usize;
+    let mut table = fs::OpenOptions::new().write(true).open(&file).unwrap();
+    table.write_all(&vec![0xff; len]).unwrap();
+    let loader = loader(dataset).error_policy(ErrorPolicy::Skip).build().unwrap();
+    match loader.epoch(0).unwrap().next() {
+        Some(Err(LoadError::Sample(failure))) => {
+            assert_eq!(failure.error.stage, Stage::System);
+            assert!(failure.error.message.contains("delete it"), "{failure}");
+        }
+        other => panic!("{other:?}"),
+    }
 }
 
 /// A folder of all prefixes of a file: the file, the lengths of those that are samples, and the

@@ -21,7 +21,7 @@ use clap::Parser;
 use loader_burn::{BatchTensors, EpochTensors, TensorError};
 use loader_core::{
     Batch, DType, DataLoader, Dataset, Field, Fingerprint, Location, Recipe, RecipeError, Registry,
-    Sample, SampleError, SampleWriter, Stage, Workers,
+    Sample, SampleError, SampleWriter, Workers,
 };
 use serde::{Deserialize, Serialize};
 
@@ -166,7 +166,7 @@ impl Dataset for Lines {
         _: &mut (),
         out: &mut SampleWriter<'_>,
     ) -> Result<(), SampleError> {
-        let unread = |error| SampleError::new(Stage::Read, error);
+        let unread = |error| SampleError::read(&error);
         let Entry { text, bytes, begin } = self.entry(sample.index).map_err(unread)?;
         let (line, padding) = out.field::<u8>(0)?.split_at_mut(bytes as usize);
         // Straight into the batch.

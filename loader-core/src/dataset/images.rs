@@ -103,12 +103,12 @@ impl Dataset for ImageDataset {
         out: &mut SampleWriter<'_>,
     ) -> Result<(), SampleError> {
         let entry =
-            self.folder.sample(sample.index).map_err(|e| SampleError::new(Stage::Read, e))?;
+            self.folder.sample(sample.index).map_err(|e| SampleError::new(Stage::System, e))?;
         scratch.path.clear();
         entry.write_path(&mut scratch.path);
         let path = Path::new(OsStr::from_bytes(&scratch.path));
         out.enter(Stage::Read);
-        read_file(path, &mut scratch.bytes).map_err(|e| SampleError::new(Stage::Read, e))?;
+        read_file(path, &mut scratch.bytes).map_err(|e| SampleError::read(&e))?;
         out.count_read(scratch.bytes.len() as u64);
         self.pipeline.run(&scratch.bytes, sample, &mut scratch.image, out.bytes(0)?)?;
         out.field::<i64>(1)?[0] = entry.label();
@@ -171,7 +171,7 @@ fn read_file(path: &Path, bytes: &mut Vec<u8>) -> std::io::Result<()> {
     }
     bytes.clear();
     // One byte more lets the last read see the end without growing.
-    bytes.reserve(size as usize + 1);
+    bytes.try_reserve(size as usize + 1)?;
     let read = file.take(MAX_FILE_BYTES + 1).read_to_end(bytes)?;
     if read as u64 > MAX_FILE_BYTES { Err(too_large()) } else { Ok(()) }
 }

@@ -11,10 +11,11 @@ pub(crate) mod statistics;
 pub(crate) mod table;
 
 use std::borrow::Cow;
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::{fmt, io};
 
+use rustix::io::Errno;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -269,6 +270,10 @@ pub enum Stage {
     Panic,
     /// The worker process died of it, or had to be stopped.
     Worker,
+    /// Something that every sample needs is missing: the system gives no more open files, or what the
+    /// dataset knows of all samples is damaged. No sample is at fault, so it ends the epoch under every
+    /// [`ErrorPolicy`](crate::ErrorPolicy).
+    System,
 }
 
 impl fmt::Display for Stage {
@@ -280,6 +285,7 @@ impl fmt::Display for Stage {
             Self::Write => "write",
             Self::Panic => "panic",
             Self::Worker => "worker",
+            Self::System => "system",
         })
     }
 }
@@ -301,6 +307,18 @@ impl SampleError {
     /// A failure at that stage.
     pub fn new(stage: Stage, message: impl fmt::Display) -> Self {
         Self { stage, message: message.to_string() }
+    }
+
+    /// A failure to read a sample's data: of the stage [`Read`](Stage::Read), or
+    /// [`System`](Stage::System) where the process, or the machine, has no more files to open.
+    pub fn read(error: &io::Error) -> Self {
+        let limit = match error.raw_os_error().map(Errno::from_raw_os_error) {
+            Some(Errno::MFILE) => "the limit of this process (ulimit -n)",
+            Some(Errno::NFILE) => "the limit of the machine (sysctl fs.file-max)",
+            _ => return Self::new(Stage::Read, error),
+        };
+        let what = "raise it, or look for what keeps files open. No file is at fault";
+        Self::new(Stage::System, format_args!("{error}: {limit} is reached; {what}"))
     }
 }
 
@@ -362,7 +380,7 @@ impl<'a> SampleWriter<'a> {
             Stage::Decode => Step::Decode,
             Stage::Transform => Step::Transform,
             Stage::Write => Step::Write,
-            Stage::Panic | Stage::Worker => Step::Load,
+            Stage::Panic | Stage::Worker | Stage::System => Step::Load,
         });
     }
 

@@ -86,11 +86,14 @@ impl<D: Dataset> Epoch<D> {
         let substituted = if noted > 0 { lease.substituted(count) } else { 0 };
         let counters = self.pool.counters();
         if let Some(at) = failed {
-            if self.policy != ErrorPolicy::Skip {
-                // The first place of which a cause was kept; the first of its causes is that of the
-                // sample which the order names, not of a substitute.
+            let of_system = |f: &Failure| f.error.stage == Stage::System;
+            if self.policy != ErrorPolicy::Skip || told.iter().any(of_system) {
+                // What no sample is to blame for; else the first place of which a cause was kept, and
+                // the first of its causes is that of the sample which the order names, not of a
+                // substitute.
                 let ended = told.into_iter().filter(|f| lease.filled(f.at).failed);
-                let failure = ended.min_by_key(|f| (f.at, f.attempt)).unwrap_or_else(|| Failure {
+                let first = ended.min_by_key(|f| (!of_system(f), f.at, f.attempt));
+                let failure = first.unwrap_or_else(|| Failure {
                     at,
                     attempt: 0,
                     index: lease.filled(at).index,

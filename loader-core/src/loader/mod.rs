@@ -31,7 +31,9 @@ use crate::dataset::{Dataset, Recipe};
 use crate::stats::{MemoryReport, ProcessRole, Stats};
 use crate::worker::{Control, Crew, fork_server_pid};
 
-/// What happens when a sample can't be made.
+/// What happens when a sample can't be made. Under each of them an epoch ends with an error where no
+/// sample is at fault ([`Stage::System`](crate::Stage::System)), such as a process that may open no more
+/// files: leaving samples out would lose all of them without a word.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

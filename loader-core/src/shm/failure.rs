@@ -23,8 +23,15 @@ const HEADER: usize = 24;
 pub(super) const SEAL_AT: usize = 20;
 
 /// Stages on the wire, by number.
-const STAGES: [Stage; 6] =
-    [Stage::Read, Stage::Decode, Stage::Transform, Stage::Write, Stage::Panic, Stage::Worker];
+const STAGES: [Stage; 7] = [
+    Stage::Read,
+    Stage::Decode,
+    Stage::Transform,
+    Stage::Write,
+    Stage::Panic,
+    Stage::Worker,
+    Stage::System,
+];
 
 impl Failure {
     pub(super) fn encode(&self) -> [u8; FAILURE_BYTES] {

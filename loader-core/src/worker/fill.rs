@@ -250,7 +250,13 @@ impl Filler<'_> {
             }
             match made {
                 Ok(()) => return claim.made(at, pick.padding),
-                Err(error) => claim.failed(at, &error),
+                Err(error) => {
+                    claim.failed(at, &error);
+                    // What all samples lack, a substitute lacks too, or has by chance.
+                    if error.stage == Stage::System {
+                        return;
+                    }
+                }
             }
         }
     }
