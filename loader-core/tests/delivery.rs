@@ -393,3 +393,18 @@ fn batches_outlive_their_loader_on_other_threads() {
     drop(send);
     assert!(reader.join().unwrap().into_iter().eq(0..40));
 }
+
+#[test]
+fn a_batch_larger_than_the_epoch_takes_the_memory_of_the_epoch() {
+    let builder = telling(20).loader().batch_size(1 << 30).memory_budget(1 << 20).shuffle(3);
+    let loader = builder.build().unwrap();
+    let state = loader.state();
+    for epoch in 0..2 {
+        let batches: Vec<_> = loader.epoch(epoch).unwrap().map(Result::unwrap).collect();
+        let mut all = batches.iter().flat_map(indices).collect::<Vec<_>>();
+        all.sort_unstable();
+        assert_eq!((batches.len(), all), (1, (0..20).collect()));
+    }
+    assert_eq!((loader.len(), loader.batch_size()), (1, 1 << 30));
+    assert_eq!(loader.resume(&state).unwrap().count(), 1);
+}

@@ -9,8 +9,8 @@ use std::path::Path;
 
 use image::{DynamicImage, ImageFormat, RgbImage};
 use loader_core::{
-    BuildError, DType, DataLoader, ErrorPolicy, ImageFolder, LoadError, Stage, TableCache,
-    Transform, Workers,
+    BuildError, DType, DataLoader, Dataset, ErrorPolicy, ImageFolder, LoadError, Order, Stage,
+    TableCache, Transform, Workers,
 };
 
 /// A picture of that size whose pixels depend on `seed`.
@@ -158,6 +158,9 @@ fn a_batch_size_that_no_memory_holds_is_an_error() {
     let root = tempfile::tempdir().unwrap();
     tree(root.path());
     let dataset = open(root.path()).transform(Transform::imagenet_eval(224)).unwrap();
-    let error = DataLoader::builder(dataset).batch_size(1 << 31).build().unwrap_err();
+    let weights = vec![1.0; dataset.len() as usize];
+    let order = Order::Weighted { weights, num_samples: 1 << 31, replacement: true };
+    let builder = DataLoader::builder(dataset).order(order).batch_size(1 << 31);
+    let error = builder.build().unwrap_err();
     assert!(matches!(error, BuildError::Memory(_) | BuildError::Geometry(_)), "{error}");
 }

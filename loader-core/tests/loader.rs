@@ -778,7 +778,7 @@ fn contradictions_are_refused_when_the_loader_is_built() {
 
 #[test]
 fn more_memory_than_there_is_is_refused_with_both_sizes() {
-    let error = loader(noise(9)).batch_size(u32::MAX as usize).build().unwrap_err();
+    let error = loader(noise(1 << 40)).batch_size(u32::MAX as usize).build().unwrap_err();
     let text = error.to_string();
     assert!(matches!(error, BuildError::Memory(_)), "{text}");
     assert!(text.contains("lower batch_size"), "{text}");

@@ -248,8 +248,10 @@ impl<D: Dataset> DataLoaderBuilder<D> {
                 drop_last: self.drop_last,
             });
         }
+        // No batch holds more than an epoch does.
+        let room = samples.min(batch_size) as usize;
         let run = self.dataset.run_len();
-        let geometry = Geometry::with_runs(self.dataset.fields(), self.batch_size, run)?;
+        let geometry = Geometry::with_runs(self.dataset.fields(), room, run)?;
         let batch_bytes = geometry.slot_bytes as u64;
         let (prefetch, slots) = slots(self.prefetch, self.memory_budget, batch_bytes)?;
         let plan = Plan {
