@@ -94,14 +94,18 @@ fn failed(message: impl Display) -> SampleError {
     SampleError::new(Stage::Decode, message)
 }
 
-/// The first `len` bytes of a buffer that only grows.
-pub(super) fn room(buffer: &mut Vec<u8>, len: usize) -> &mut [u8] {
+/// The first `len` bytes of a buffer that only grows. Where there is no memory for them (`ulimit -v`) it is
+/// one sample that fails, and not the program.
+pub(super) fn room(buffer: &mut Vec<u8>, len: usize) -> Result<&mut [u8], String> {
     if buffer.len() < len {
         // The old content is of no use, so it is not worth moving.
         buffer.clear();
+        buffer.try_reserve(len).map_err(|_| {
+            format!("out of memory: {len} bytes for pixels can't be had. DecodeOptions::max_bytes sets a limit")
+        })?;
         buffer.resize(len, 0);
     }
-    &mut buffer[..len]
+    Ok(&mut buffer[..len])
 }
 
 enum Decoder<'a> {
@@ -251,14 +255,14 @@ impl<'a> Source<'a> {
                 let format = self.format;
                 let wrong = |e| failed(format_args!("{format:?}: {e}"));
                 let color = decoder.color_type();
-                let out = room(rgb, whole.pixels() * 3);
+                let out = room(rgb, whole.pixels() * 3).map_err(failed)?;
                 // Some decoders leave out what a damaged file does not have.
                 if color == ColorType::Rgb8 {
                     out.fill(0);
                     decoder.read_image_boxed(out).map_err(wrong)?;
                 } else {
                     let bytes = whole.pixels() * usize::from(color.bytes_per_pixel());
-                    let native = room(spare, bytes);
+                    let native = room(spare, bytes).map_err(failed)?;
                     native.fill(0);
                     decoder.read_image_boxed(native).map_err(wrong)?;
                     convert(native, color, format, self.gray16, out)?;
@@ -270,7 +274,8 @@ impl<'a> Source<'a> {
             return Ok(made);
         }
         let len = made.pixels() * 3;
-        orient(&rgb[..len], (made.w, made.h), self.orientation, room(spare, len));
+        let upright = room(spare, len).map_err(failed)?;
+        orient(&rgb[..len], (made.w, made.h), self.orientation, upright);
         std::mem::swap(rgb, spare);
         Ok(turned(made, (whole.w, whole.h), inverse(self.orientation)))
     }
@@ -405,6 +410,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn pixels_beyond_all_memory_are_an_error() {
+        let mut buffer = vec![7; 10];
+        let error = room(&mut buffer, 1 << 60).unwrap_err();
+        assert!(error.contains("out of memory: 1152921504606846976 bytes"), "{error}");
+        assert_eq!(room(&mut buffer, 20).unwrap(), [0; 20]);
+    }
 
     fn decode(bytes: &[u8], options: &DecodeOptions) -> Result<(u32, u32, Vec<u8>), SampleError> {
         let mut scratch = jpeg::Scratch::default();

@@ -703,7 +703,7 @@ impl Pipeline {
                 ),
             ));
         }
-        Ok(room(buffer, own as usize))
+        room(buffer, own as usize).map_err(|e| SampleError::new(Stage::Transform, e))
     }
 
     pub(super) fn write(

@@ -85,7 +85,7 @@ pub(super) fn resize(
     // The other filters overshoot, and 8 bits cut that off after each pass, so the order of the
     // passes shows. Here it is rows first, where the resizer would take columns first.
     let bytes = working_bytes(step) as usize;
-    let mut wide = TypedImage::<U8x3>::from_buffer(window.w, from.h, room(between, bytes))
+    let mut wide = TypedImage::<U8x3>::from_buffer(window.w, from.h, room(between, bytes)?)
         .map_err(|e| e.to_string())?;
     let rows = options.crop(left, 0.0, crop_w, f64::from(from.h));
     resizer.resize_typed(&image, &mut wide, &rows).map_err(|e| e.to_string())?;

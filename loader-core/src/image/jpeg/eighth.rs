@@ -193,7 +193,7 @@ pub(super) fn read(
     let units = width.div_ceil(unit_w);
     let stride = units * unit_w;
     let made = Rect { x: 0, w: width as u32, ..wanted };
-    let out = room(rgb, made.pixels() * 3);
+    let out = room(rgb, made.pixels() * 3).ok()?;
     let end = (wanted.y + wanted.h) as usize;
 
     let (tables, chunk) = scratch.parts();
@@ -203,7 +203,7 @@ pub(super) fn read(
     }
     let mut bits = Bits::of(bytes, 0, chunk);
     let mut done = 0;
-    let rows = room(spare, stride * unit_h * components.len());
+    let rows = room(spare, stride * unit_h * components.len()).ok()?;
     for row in 0..end.div_ceil(unit_h) {
         for unit in 0..units {
             if restart != 0 && done != 0 && done % restart == 0 {

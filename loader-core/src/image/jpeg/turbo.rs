@@ -76,7 +76,7 @@ impl<'a> File<'a> {
             let started = opened.start(scale, channels, columns)?;
             let made = Rect { x: started.x, w: started.width, ..wanted };
             let out =
-                room(if channels == 3 { rgb } else { spare }, made.pixels() * channels as usize);
+                room(if channels == 3 { rgb } else { spare }, made.pixels() * channels as usize)?;
             match started.rows(wanted.y, wanted.h, out, plainly)? {
                 Rows::Made => break made,
                 Rows::Again(again) => (opened, plainly) = (again, true),
@@ -84,7 +84,7 @@ impl<'a> File<'a> {
         };
         if channels == 4 {
             let cmyk = &spare[..made.pixels() * 4];
-            let rgb = room(rgb, made.pixels() * 3).as_chunks_mut::<3>().0;
+            let rgb = room(rgb, made.pixels() * 3)?.as_chunks_mut::<3>().0;
             for (&[c, m, y, k], out) in cmyk.as_chunks::<4>().0.iter().zip(rgb) {
                 *out = [c, m, y].map(|ink| inverted(ink, k));
             }

@@ -65,7 +65,7 @@ impl<'a> File<'a> {
     ) -> Result<Rect, String> {
         let (w, h) = self.size().ok_or("the header has no size")?;
         let whole = Rect::whole(w, h);
-        let out = room(rgb, whole.pixels() * 3);
+        let out = room(rgb, whole.pixels() * 3)?;
         if self.0.output_buffer_size() != Some(out.len()) {
             return Err("its components can't be converted to RGB".into());
         }
@@ -74,7 +74,7 @@ impl<'a> File<'a> {
             return Ok(whole);
         }
         let made = Rect::whole(scaled(w, 1), scaled(h, 1));
-        eighth::averages(out, whole, room(spare, made.pixels() * 3));
+        eighth::averages(out, whole, room(spare, made.pixels() * 3)?);
         std::mem::swap(rgb, spare);
         Ok(made)
     }
