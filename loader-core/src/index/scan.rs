@@ -86,10 +86,19 @@ pub(crate) fn is_fresh(table: &PathTable, root: BorrowedFd<'_>) -> bool {
     let chunk = dirs.div_ceil(threads).max(1);
     std::thread::scope(|scope| {
         let parts = (0..dirs).step_by(chunk as usize);
-        let parts =
-            parts.map(|at| scope.spawn(move || fresh(at..at.saturating_add(chunk).min(dirs))));
+        let parts = parts.map(|at| at..at.saturating_add(chunk).min(dirs)).map(|part| {
+            let check = {
+                let part = part.clone();
+                move || fresh(part)
+            };
+            // Where there can be no further thread, this one does its work.
+            std::thread::Builder::new().spawn_scoped(scope, check).map_err(|_| part)
+        });
         let parts: Vec<_> = parts.collect();
-        parts.into_iter().all(|part| part.join().unwrap_or(false))
+        parts.into_iter().all(|part| match part {
+            Ok(thread) => thread.join().unwrap_or(false),
+            Err(part) => fresh(part),
+        })
     })
 }
 
@@ -131,13 +140,19 @@ pub(crate) fn scan(
     // Threads of its own, which end with the scan: a process may want to fork later. A few even on
     // one core, since a cold or remote file system lets each of them wait.
     let threads = available_parallelism().map_or(1, |n| n.get()).max(MIN_THREADS);
-    rayon::ThreadPoolBuilder::new()
-        .num_threads(threads)
-        .build_scoped(
+    let read_by = |threads| {
+        rayon::ThreadPoolBuilder::new().num_threads(threads).build_scoped(
             |thread| thread.run(),
             |pool| pool.scope(|scope| cx.visit(scope, Vec::new(), 0, None)),
         )
-        .map_err(io::Error::other)?;
+    };
+    // Nothing is read before all threads are there.
+    read_by(threads).or_else(|_| read_by(1)).map_err(|error| {
+        io::Error::other(format!(
+            "{error}: not even one thread could be started to read it; raise the limit on processes \
+             (ulimit -u, or pids.max of the control group)"
+        ))
+    })?;
     Ok(cx.out.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 

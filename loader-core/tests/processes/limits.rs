@@ -1,8 +1,9 @@
 //! What is left when a program ends, however it ends, and what happens at the system's limits.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, Write};
 
-use loader_core::{Batch, LoadError, WorkerError, Workers};
+use loader_core::{Batch, FolderError, ImageFolder, LoadError, TableCache, WorkerError, Workers};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::data::{Act, Noise, hashes, noise, runs, undisturbed, wait_until};
@@ -18,6 +19,7 @@ crate::tests![
     open_files_stay_constant_however_many_batches_live,
     few_open_files_are_enough,
     workers_are_as_many_as_processors_are_granted,
+    a_folder_opens_or_says_why_where_no_thread_can_be_started,
 ];
 
 /// A program with eight workers of a loader and one thread that goes on and on. It tells its
@@ -242,4 +244,37 @@ pub(crate) fn confined() {
             .is_some_and(|n| n.parse::<u32>().is_ok())
     });
     println!("{}", workers.count());
+}
+
+/// Folders enough for several threads to look at.
+const FOLDERS: usize = 5000;
+const TREE: &str = "LOADER_TEST_TREE";
+
+fn a_folder_opens_or_says_why_where_no_thread_can_be_started() {
+    let dir = tempfile::tempdir().unwrap();
+    for class in 0..FOLDERS {
+        std::fs::create_dir_all(dir.path().join(format!("tree/{class}"))).unwrap();
+        std::fs::write(dir.path().join(format!("tree/{class}/x.png")), "").unwrap();
+    }
+    tree(dir.path().as_os_str()).unwrap();
+    // Stacks that no machine has room for: no thread can be started, whoever the user is.
+    let stack = OsStr::new("1000000000000000");
+    let environment = [(TREE, dir.path().as_os_str()), ("RUST_MIN_STACK", stack)];
+    Victim::start_in("threadless", &environment).succeeds();
+}
+
+fn tree(dir: &OsStr) -> Result<ImageFolder, FolderError> {
+    let dir = std::path::Path::new(dir);
+    let cache = TableCache::File(dir.join("tree.paths"));
+    ImageFolder::builder(dir.join("tree")).cache(cache).open()
+}
+
+/// A program that can't start threads.
+pub(crate) fn threadless() {
+    assert!(std::thread::Builder::new().spawn(|| ()).is_err());
+    match tree(&std::env::var_os(TREE).unwrap()) {
+        Ok(folder) => assert_eq!(folder.len(), FOLDERS as u64),
+        // Folders that changed a moment before they were read are read again, which takes a thread.
+        Err(error) => assert!(error.to_string().contains("ulimit -u"), "{error}"),
+    }
 }

@@ -1,5 +1,6 @@
 //! This program again, as somebody whose end is part of a test.
 
+use std::ffi::OsStr;
 use std::io::BufReader;
 use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 
@@ -20,6 +21,7 @@ const VICTIMS: &[crate::Test] = &[
     ("hoards", limits::hoards),
     ("frugal", limits::frugal),
     ("confined", limits::confined),
+    ("threadless", limits::threadless),
     ("well_read", weight::well_read),
     ("crowded", weight::crowded),
     ("stuck", waiting::stuck),
@@ -59,20 +61,25 @@ pub(crate) struct Victim {
 
 impl Victim {
     pub(crate) fn start(name: &str) -> Self {
-        Self::start_with(name, Stdio::inherit())
+        Self::start_with(name, Stdio::inherit(), &[])
+    }
+
+    /// With more in its environment.
+    pub(crate) fn start_in(name: &str, environment: &[(&str, &OsStr)]) -> Self {
+        Self::start_with(name, Stdio::inherit(), environment)
     }
 
     /// With its errors to be read, too.
     pub(crate) fn start_heard(name: &str) -> Self {
-        Self::start_with(name, Stdio::piped())
+        Self::start_with(name, Stdio::piped(), &[])
     }
 
-    fn start_with(name: &str, stderr: Stdio) -> Self {
+    fn start_with(name: &str, stderr: Stdio, environment: &[(&str, &OsStr)]) -> Self {
         // Who starts tests in the background may have them ignore Ctrl-C, and their children too.
         let mut command = Command::new("env");
         command.arg("--default-signal=INT").arg(std::env::current_exe().unwrap());
         command.env(ASKED_FOR, name).stdin(Stdio::null()).stdout(Stdio::piped());
-        command.stderr(stderr);
+        command.stderr(stderr).envs(environment.iter().copied());
         let mut child = command.spawn().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
         let stderr = child.stderr.take().map(BufReader::new);
