@@ -6,10 +6,12 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
+use rustix::io::Errno;
 
 use super::board::Words;
 use super::named::{Mapped, free_in};
@@ -43,13 +45,27 @@ pub enum MemoryError {
         free: u64,
     },
     /// The system refused it.
-    #[error("{needed} bytes of shared memory: {source}")]
+    #[error("{needed} bytes of shared memory: {source}{}", advice(.source))]
     System {
         /// Bytes asked for.
         needed: u64,
         /// What the system said.
         source: io::Error,
     },
+}
+
+/// What helps where the system said so.
+fn advice(error: &io::Error) -> &'static str {
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::NOMEM) => {
+            ": there are not so many addresses (ulimit -v limits them). For batches, lower memory_budget, \
+             batch_size or prefetch"
+        }
+        Some(Errno::MFILE) => ": the limit of this process on open files is reached (ulimit -n)",
+        Some(Errno::NFILE) => ": the machine's limit on open files is reached (sysctl fs.file-max)",
+        Some(Errno::NOENT) => ": it lies in /dev/shm, which has to be mounted",
+        _ => "",
+    }
 }
 
 /// A range of addresses backed by shared memory, of which only the reserved parts may be touched.
@@ -120,9 +136,9 @@ impl Segment {
             let flags = FallocateFlags::empty();
             match fallocate(&self.file, flags, range.start as u64, needed) {
                 Ok(()) => return Ok(()),
-                Err(rustix::io::Errno::INTR) => {}
+                Err(Errno::INTR) => {}
                 // Somebody was faster than the look above.
-                Err(rustix::io::Errno::NOSPC) if matches!(self.map, Map::Named(_)) => {
+                Err(Errno::NOSPC) if matches!(self.map, Map::Named(_)) => {
                     let free = free_in(&self.file).unwrap_or(0);
                     return Err(MemoryError::SharedFull { needed, free });
                 }
@@ -165,9 +181,8 @@ impl Words for Segment {
     }
 }
 
-/// Bytes that can still be allocated: the machine's `MemAvailable` and, for control groups (version
-/// 2), what `memory.max` leaves this process's group and each one above it. `None` where the machine
-/// doesn't tell.
+/// Bytes that can still be allocated: the machine's `MemAvailable` and, for control groups, what their
+/// limits leave this process's group and each one above it. `None` where the machine doesn't tell.
 pub(crate) fn available_memory() -> Option<u64> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
@@ -175,32 +190,73 @@ pub(crate) fn available_memory() -> Option<u64> {
     Some(control_group_memory().map_or(machine, |group| group.min(machine)))
 }
 
+/// How a version of control groups tells of memory.
+struct Groups {
+    mount: &'static str,
+    max: &'static str,
+    current: &'static str,
+    /// What stands before the names in `memory.stat` that count groups below, too.
+    total: &'static str,
+}
+
+const VERSION_2: Groups =
+    Groups { mount: "/sys/fs/cgroup", max: "memory.max", current: "memory.current", total: "" };
+const VERSION_1: Groups = Groups {
+    mount: "/sys/fs/cgroup/memory",
+    max: "memory.limit_in_bytes",
+    current: "memory.usage_in_bytes",
+    total: "total_",
+};
+
 fn control_group_memory() -> Option<u64> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-    let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    let read = |file: std::path::PathBuf| std::fs::read_to_string(file).ok();
-    let mount = std::path::Path::new("/sys/fs/cgroup");
-    mount
-        .join(own)
-        .ancestors()
-        .take_while(|dir| dir.starts_with(mount))
-        .filter_map(|dir| {
-            let max = read(dir.join("memory.max"))?;
-            let current = read(dir.join("memory.current"))?;
-            left_in_group(&max, &current, &read(dir.join("memory.stat")).unwrap_or_default())
-        })
-        .min()
+    let left = own_groups(&groups).filter_map(|(version, own)| {
+        let mount = Path::new(version.mount);
+        let above = mount.join(own);
+        above
+            .ancestors()
+            .take_while(|dir| dir.starts_with(mount))
+            .filter_map(|dir| version.left(dir))
+            .min()
+    });
+    left.min()
+}
+
+/// This process's groups that may limit its memory, below their mounts, as `/proc/self/cgroup` lists
+/// them: a number, the controllers, and the path, between colons.
+fn own_groups(list: &str) -> impl Iterator<Item = (&'static Groups, &str)> {
+    list.lines().filter_map(|line| {
+        let (_, line) = line.split_once(':')?;
+        let (controllers, own) = line.split_once(":/")?;
+        let version_1 = controllers.split(',').any(|name| name == "memory");
+        match controllers {
+            "" => Some((&VERSION_2, own)),
+            _ => version_1.then_some((&VERSION_1, own)),
+        }
+    })
+}
+
+impl Groups {
+    /// What the group of that folder has left, where it is limited.
+    fn left(&self, dir: &Path) -> Option<u64> {
+        let read = |file| std::fs::read_to_string(dir.join(file)).ok();
+        let stat = read("memory.stat").unwrap_or_default();
+        left_in_group(&read(self.max)?, &read(self.current)?, &stat, self.total)
+    }
 }
 
 /// What a group has left. Files that were read count towards `memory.current` for as long as they
 /// are cached, and whoever reads a dataset fills his group with them; the kernel drops them for
 /// whatever else is needed. (Shared memory is not among those two.)
-fn left_in_group(max: &str, current: &str, stat: &str) -> Option<u64> {
+fn left_in_group(max: &str, current: &str, stat: &str, total: &str) -> Option<u64> {
     let max = max.trim().parse::<u64>().ok()?;
     let current = current.trim().parse::<u64>().ok()?;
-    let cached = |name| {
-        let value = stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        value.and_then(|value| value.trim().parse::<u64>().ok()).unwrap_or(0)
+    let cached = |name: &str| {
+        let value = |line: &str| {
+            let value = line.strip_prefix(total)?.strip_prefix(name)?.strip_prefix(' ')?;
+            value.trim().parse::<u64>().ok()
+        };
+        stat.lines().find_map(value).unwrap_or(0)
     };
     let cached = cached("active_file").saturating_add(cached("inactive_file"));
     Some(max.saturating_sub(current.saturating_sub(cached)))
@@ -224,12 +280,35 @@ mod tests {
     }
 
     #[test]
+    fn a_range_beyond_all_addresses_is_an_error_that_names_the_knob() {
+        let error = Segment::create("test", 1 << 60).unwrap_err().to_string();
+        assert!(error.contains("lower memory_budget"), "{error}");
+    }
+
+    #[test]
     fn cached_files_do_not_count_as_used_by_a_control_group() {
         let stat = "anon 300\nfile 650\nshmem 50\ninactive_file 400\nactive_file 200\n";
-        assert_eq!(left_in_group("1000\n", "990\n", stat), Some(610));
-        assert_eq!(left_in_group("1000\n", "990\n", ""), Some(10));
-        assert_eq!(left_in_group("100\n", "990\n", stat), Some(0));
-        assert_eq!(left_in_group("max\n", "990\n", stat), None);
+        assert_eq!(left_in_group("1000\n", "990\n", stat, ""), Some(610));
+        assert_eq!(left_in_group("1000\n", "990\n", "", ""), Some(10));
+        assert_eq!(left_in_group("100\n", "990\n", stat, ""), Some(0));
+        assert_eq!(left_in_group("max\n", "990\n", stat, ""), None);
+        let stat =
+            "inactive_file 1\nactive_file 2\ntotal_inactive_file 400\ntotal_active_file 200\n";
+        assert_eq!(left_in_group("1000\n", "990\n", stat, "total_"), Some(610));
+    }
+
+    #[test]
+    fn the_control_groups_of_both_versions_are_found() {
+        let mounts = |list| -> Vec<_> {
+            own_groups(list).map(|(version, own)| (version.max, own.to_owned())).collect()
+        };
+        let own = |max, own: &str| (max, own.to_owned());
+        assert_eq!(mounts("0::/a.slice/b\n"), [own("memory.max", "a.slice/b")]);
+        assert_eq!(
+            mounts("12:pids:/\n5:cpu,memory:/docker/f:5\n1:name=systemd:/x\n0::/\n"),
+            [own("memory.limit_in_bytes", "docker/f:5"), own("memory.max", "")],
+        );
+        assert_eq!(mounts("3:memoryless:/a\nnonsense\n"), []);
     }
 
     #[test]
