@@ -7,6 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use loader_core::{
     Batch, BuildError, DType, DataLoader, DataLoaderBuilder, Dataset, Draws, ErrorPolicy, Field,
@@ -407,4 +408,20 @@ fn a_batch_larger_than_the_epoch_takes_the_memory_of_the_epoch() {
     }
     assert_eq!((loader.len(), loader.batch_size()), (1, 1 << 30));
     assert_eq!(loader.resume(&state).unwrap().count(), 1);
+}
+
+#[test]
+fn a_time_may_be_as_long_as_there_is() {
+    let flag = Arc::new(AtomicBool::new(false));
+    let dataset = Telling { slow: Some((3, Arc::clone(&flag))), ..telling(20) };
+    let loads = Arc::clone(&dataset.loads);
+    let loader = dataset.loader().timeout(Duration::MAX).wait_for_slot(Duration::MAX);
+    let loader = loader.build().unwrap();
+    let epoch = loader.epoch(0).unwrap();
+    let waiter = std::thread::spawn(move || epoch.map(|batch| batch.unwrap().len()).sum::<usize>());
+    while loads.load(Ordering::SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+    flag.store(true, Ordering::SeqCst);
+    assert_eq!(waiter.join().unwrap(), 20);
 }

@@ -80,7 +80,7 @@ impl Watch {
         let stall = self.slowest(arena, now);
         // Dead and stopped processes are replaced, which takes a while.
         let idle = if stall.worker.is_none() { IDLE } else { Duration::ZERO };
-        if self.timeout.is_some_and(|timeout| stall.lasted >= timeout + idle) {
+        if self.timeout.is_some_and(|timeout| stall.lasted >= timeout.saturating_add(idle)) {
             return Verdict::Stalled(located(stall, locate));
         }
         if now >= self.tell_at {
