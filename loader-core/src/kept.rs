@@ -8,13 +8,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 #[cfg(feature = "table")]
-use rustix::fs::{CWD, Mode, OFlags, openat};
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{CWD, Mode, openat};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
 use crate::dataset::Fingerprint;
+use crate::told::tell;
 
 /// Where a table is kept between runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -69,6 +72,10 @@ pub(crate) fn beside(file: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
+/// A wait for another process is told after this, and again after twice and four times as long and so
+/// on.
+const TOLD_AFTER: Duration = Duration::from_secs(10);
+
 /// Waits until no other process makes the table in `file`. The lock goes with the returned file,
 /// also when its process dies. False where the file system has no locks.
 fn lock(file: &Path) -> io::Result<(File, bool)> {
@@ -76,14 +83,29 @@ fn lock(file: &Path) -> io::Result<(File, bool)> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     }
     let path = beside(file, ".lock");
-    let lock =
-        OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
-    if flock(&lock, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
-        tracing::info!(file = %file.display(), "waiting for another process to make the table");
-    }
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false).mode(0o600);
+    // A pipe in its place must not have this wait for a reader.
+    let lock = options.custom_flags(OFlags::NONBLOCK.bits() as i32).open(&path)?;
+    let since = Instant::now();
+    let mut tell_at = TOLD_AFTER;
     loop {
-        match flock(&lock, FlockOperation::LockExclusive) {
+        // Asked again and again, not waited for: a wait without a word is what people lose hours with.
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::INTR) => {}
+            Err(Errno::WOULDBLOCK) => {
+                let waited = since.elapsed();
+                if waited >= tell_at {
+                    tell_at *= 2;
+                    tell(&format_args!(
+                        "waiting for {waited:.0?} for the process that holds {path:?} to make the table of a \
+                         dataset (fuser tells which one; a stopped one holds it too)"
+                    ));
+                }
+                thread::sleep(
+                    (waited / 8).clamp(Duration::from_millis(1), Duration::from_millis(100)),
+                );
+            }
             // Some file systems have no locks. Two may then make it at once; each result is whole.
             Err(error) => {
                 tracing::debug!(%error, "no lock on the table");

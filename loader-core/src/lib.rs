@@ -14,6 +14,7 @@ mod sampler;
 mod shared;
 mod shm;
 mod stats;
+mod told;
 mod worker;
 
 pub use dataset::arrays::{ArrayDataset, ArrayDatasetError};

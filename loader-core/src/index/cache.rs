@@ -211,6 +211,22 @@ mod tests {
     }
 
     #[test]
+    fn pipes_in_the_place_of_table_or_lock_hold_nobody_up() {
+        let pipe = |path: &Path| {
+            let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU);
+            rustix::fs::mknodat(rustix::fs::CWD, path, kind, mode, 0).unwrap();
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let (table, lock) = (folder.path().join("t.paths"), folder.path().join("l.paths"));
+        pipe(&table);
+        let (made, _) = open(Some(&table), false, false, &Fixed::default()).unwrap();
+        assert_eq!((made.len(), made.path()), (1, &*table));
+        pipe(&kept::beside(&lock, ".lock"));
+        let (made, _) = open(Some(&lock), false, false, &Fixed::default()).unwrap();
+        assert_eq!(made.path(), Path::new("(in memory)"));
+    }
+
+    #[test]
     fn damaged_tables_are_made_again_but_other_files_are_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("t.paths");

@@ -7,10 +7,12 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use memmap2::Mmap;
+use rustix::fs::OFlags;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::fingerprint::Digest;
@@ -143,8 +145,10 @@ impl PathTable {
     /// its header.
     pub fn attach(path: impl AsRef<Path>) -> Result<Self, TableError> {
         let path = path.as_ref();
-        let file =
-            File::open(path).map_err(|source| TableError::Io { path: path.to_owned(), source })?;
+        // A pipe in its place must not have this wait for a writer; regular files don't care.
+        let nonblocking = OFlags::NONBLOCK.bits() as i32;
+        let file = File::options().read(true).custom_flags(nonblocking).open(path);
+        let file = file.map_err(|source| TableError::Io { path: path.to_owned(), source })?;
         Self::map(file, path.to_owned())
     }
 

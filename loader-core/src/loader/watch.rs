@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::pool::Locate;
 use crate::shm::{Arena, WorkerId, now};
+use crate::told::tell;
 
 /// A wait is told after this, and again after twice and four times as long and so on.
 const TOLD_AFTER: Duration = Duration::from_secs(10);
@@ -84,7 +85,8 @@ impl Watch {
             return Verdict::Stalled(located(stall, locate));
         }
         if now >= self.tell_at {
-            tell(&located(stall.clone(), locate));
+            let stall = located(stall.clone(), locate);
+            tell(&format_args!("waiting for a batch: {stall}"));
             self.tell_after *= 2;
             self.tell_at = now + self.tell_after;
         }
@@ -124,14 +126,4 @@ impl Watch {
 
 fn located(stall: Stall, locate: &Locate) -> Stall {
     Stall { path: stall.index.and_then(|index| locate(index).path), ..stall }
-}
-
-/// Through `tracing`, and where nobody listens to that, on standard error: a wait without a word is
-/// what people lose hours with.
-fn tell(stall: &Stall) {
-    if tracing::dispatcher::has_been_set() {
-        tracing::warn!("waiting for a batch: {stall}");
-    } else {
-        eprintln!("loader: waiting for a batch: {stall}");
-    }
 }

@@ -1,0 +1,13 @@
+//! What somebody who waits should hear, whether his program listens or not.
+
+use std::fmt;
+
+/// Through `tracing`, and where nobody listens to that, on standard error: a wait without a word is
+/// what people lose hours with.
+pub(crate) fn tell(what: &dyn fmt::Display) {
+    if tracing::dispatcher::has_been_set() {
+        tracing::warn!("{what}");
+    } else {
+        eprintln!("loader: {what}");
+    }
+}
