@@ -1,6 +1,7 @@
 //! The owner's side of worker processes, be it a loader or a pool: waits for what the fork server tells,
 //! has what a dead process was at taken back, and has another one started.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,9 +26,6 @@ const STOPPED_FOR: Duration = Duration::from_secs(5);
 const STILLBORN: u32 = 8;
 /// Deaths in a row over samples or tasks, per process, without one finished.
 const FRUITLESS: u32 = 8;
-/// Processes that are being started at a time, since server and supervisor would wait for each other if
-/// both had more to tell than a socket holds, which is a few hundred messages.
-const STARTING: usize = 64;
 /// Samples or tasks that are named when it comes to that.
 const NAMED: usize = 8;
 
@@ -119,16 +117,12 @@ impl Control {
     pub(crate) fn kill_for_timeout(&self, worker: WorkerId) {
         let process = worker / self.threads;
         self.timed_out[usize::from(process)].store(true, Ordering::Release);
-        self.order(Order::Kill(process), &[]);
+        self.kill(process);
     }
 
     /// The process ids of those that run.
     pub(crate) fn pids(&self) -> Vec<u32> {
         self.lock().iter().flatten().map(|pid| pid.unsigned_abs()).collect()
-    }
-
-    fn running(&self) -> usize {
-        self.lock().iter().flatten().count()
     }
 
     /// Processes that were started in the place of dead ones.
@@ -140,9 +134,9 @@ impl Control {
         self.socket.as_fd()
     }
 
-    fn order(&self, order: Order, files: &[BorrowedFd<'_>]) {
+    fn kill(&self, process: u16) {
         // Where the server is gone, the supervisor learns it from the socket.
-        let _ = wire::send(self.socket(), &order, files);
+        let _ = wire::send(self.socket(), &Order::Kill(process), &[]);
     }
 
     /// Has all processes killed. The server closes its end of the socket when they are gone.
@@ -195,13 +189,11 @@ impl Processes {
             fruitless: 0,
             done: 0,
             samples: Vec::new(),
+            heard: VecDeque::new(),
         };
         let begun = (0..processes).try_for_each(|process| {
             supervisor.start(process)?;
-            while usize::from(process) >= STARTING + supervisor.control.running() {
-                supervisor.listen()?;
-            }
-            Ok(())
+            supervisor.catch_up()
         });
         let begun = begun.and_then(|()| {
             while !supervisor.ready.contains(&true) {
@@ -254,6 +246,8 @@ pub(super) struct Supervisor<W> {
     done: u64,
     /// What the last dead processes were at.
     samples: Vec<String>,
+    /// Events that came while an order could not be given.
+    heard: VecDeque<Event>,
 }
 
 impl<W: Work> Supervisor<W> {
@@ -279,7 +273,7 @@ impl<W: Work> Supervisor<W> {
         for process in 0..self.stopped.len() {
             if self.stopped[process].is_some_and(|until| until <= now) {
                 self.stopped[process] = None;
-                self.control.order(Order::Kill(process as u16), &[]);
+                self.control.kill(process as u16);
             }
         }
         self.stopped.iter().flatten().min().copied()
@@ -287,9 +281,22 @@ impl<W: Work> Supervisor<W> {
 
     /// Takes what the server or a process tells.
     pub(super) fn listen(&mut self) -> Result<(), Over> {
+        let event = self.hear()?;
+        self.heard.extend(event);
+        self.catch_up()
+    }
+
+    fn catch_up(&mut self) -> Result<(), Over> {
+        while let Some(event) = self.heard.pop_front() {
+            self.react(event)?;
+        }
+        Ok(())
+    }
+
+    fn hear(&self) -> Result<Option<Event>, Over> {
         match wire::receive::<Event>(self.control.socket()) {
-            Ok(Some((event, _))) => self.react(event),
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(()),
+            Ok(Some((event, _))) => Ok(Some(event)),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(None),
             Ok(None) | Err(_) => Err(self.socket_ended()),
         }
     }
@@ -300,7 +307,13 @@ impl<W: Work> Supervisor<W> {
             Over::Broken(WorkerError::Refused { why })
         })?;
         let own = own.as_ref().map(AsFd::as_fd);
-        self.control.order(Order::Start(process), own.as_slice());
+        let order = Order::Start(process);
+        // Where the server can't take more orders, it may be waiting to be heard: a socket holds some
+        // hundred messages. Other errors it tells by the socket's end.
+        while let Ok(false) = wire::send_now(self.control.socket(), &order, own.as_slice()) {
+            let event = self.hear()?;
+            self.heard.extend(event);
+        }
         Ok(())
     }
 

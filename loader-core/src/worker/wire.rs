@@ -32,11 +32,32 @@ pub(super) fn send<T: Serialize>(
     message: &T,
     files: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
+    send_with(socket, message, files, SendFlags::empty())
+}
+
+/// The same where that need not be waited for. False where it would have to be.
+pub(super) fn send_now<T: Serialize>(
+    socket: BorrowedFd<'_>,
+    message: &T,
+    files: &[BorrowedFd<'_>],
+) -> io::Result<bool> {
+    match send_with(socket, message, files, SendFlags::DONTWAIT) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+        sent => sent.map(|()| true),
+    }
+}
+
+fn send_with<T: Serialize>(
+    socket: BorrowedFd<'_>,
+    message: &T,
+    files: &[BorrowedFd<'_>],
+    flags: SendFlags,
+) -> io::Result<()> {
     let bytes = serde_json::to_vec(message)?;
     if bytes.len() > MAX_BYTES {
         return Err(too_much("bytes", bytes.len(), MAX_BYTES));
     }
-    send_packet(socket, &[IoSlice::new(&bytes)], files, SendFlags::empty())
+    send_packet(socket, &[IoSlice::new(&bytes)], files, flags)
 }
 
 fn too_much(what: &str, found: usize, max: usize) -> io::Error {

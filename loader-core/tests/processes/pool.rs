@@ -1,6 +1,6 @@
 //! Tasks in worker processes: each result is what the task gives, whatever happens to the processes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, OpenOptions};
 use std::io::{self, BufRead, Write};
 use std::path::{Path, PathBuf};
@@ -47,7 +47,7 @@ crate::tests![
     without_init_a_pool_is_refused,
     an_unregistered_task_is_refused_by_name,
     two_tasks_of_one_name_are_refused,
-    a_pool_of_hundreds_of_processes_starts,
+    hundreds_of_processes_start_and_die_at_once,
     a_pool_inside_a_task_is_refused,
     pools_of_no_process_or_no_time_are_refused,
 ];
@@ -76,7 +76,10 @@ const ACT: Task<(i64, Option<Act>), i64, String> = Task::new("act", |(n, act)| {
     if act == Some(Act::Fail) { Err(format!("{n} is broken")) } else { Ok(n) }
 });
 const MARKED: Task<(PathBuf, u64), u64, io::Error> = Task::new("marked", marked);
-const PROCESS: Task<(), u32, String> = Task::new("process", |()| Ok(std::process::id()));
+const PROCESS: Task<u64, u32, String> = Task::new("process", |millis| {
+    std::thread::sleep(Duration::from_millis(millis));
+    Ok(std::process::id())
+});
 const NESTED: Task<(), String, String> =
     Task::new("nested", |()| Err(ProcessPool::new(1).unwrap_err().to_string()));
 const REFUSING: SharedTask<Refusing, (), (), String> = SharedTask::new("refusing", |_, ()| Ok(()));
@@ -394,7 +397,7 @@ fn killing_an_idle_pools_processes_does_no_harm() {
     let pool = pool(2);
     for deaths in 1..=40 {
         // One that has answered is ready: those that die before are a reason to give up.
-        let process = pool.map(&PROCESS, [()]).unwrap()[0];
+        let process = pool.map(&PROCESS, [0]).unwrap()[0];
         kill_process(pid(process), Signal::KILL).unwrap();
         wait_until("its replacement", || pool.restarts() == deaths);
     }
@@ -460,7 +463,7 @@ fn pools_and_loaders_work_side_by_side() {
         squares(&b, 10, |_| 10);
     }
     let pids = [a.pids(), b.pids(), loader.worker_pids()].concat();
-    let distinct: std::collections::HashSet<_> = pids.iter().collect();
+    let distinct: HashSet<_> = pids.iter().collect();
     assert_eq!(distinct.len(), pids.len());
     drop(a);
     squares(&b, 10, |_| 10);
@@ -670,16 +673,23 @@ pub(crate) fn doubled() {
 }
 
 /// More than messages fit into a socket.
-fn a_pool_of_hundreds_of_processes_starts() {
+fn hundreds_of_processes_start_and_die_at_once() {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let processes = limit.current.map_or(700, |files| 700.min(files as usize / 2));
     let pool = pool(processes);
-    squares(&pool, 1000, |_| 0);
-    gone(&{
-        let pids = all_pids(&pool, processes);
-        drop(pool);
-        pids
+    let mut pids = HashSet::new();
+    wait_until("an answer of each", || {
+        pids.extend(pool.map(&PROCESS, vec![20; processes]).unwrap());
+        pids.len() == processes
     });
+    for &process in &pids {
+        kill_process(pid(process), Signal::KILL).unwrap();
+    }
+    wait_until("all restarts", || pool.restarts() == processes as u64);
+    squares(&pool, 1000, |_| 0);
+    let pids = all_pids(&pool, processes);
+    drop(pool);
+    gone(&pids);
 }
 
 fn a_pool_inside_a_task_is_refused() {
