@@ -21,9 +21,11 @@ pub(super) enum Event {
         process: u16,
         pid: i32,
     },
-    /// From the worker itself: it is attached and takes work.
+    /// From the worker itself: it is attached and takes work. May come before the server's word that it
+    /// was started.
     Ready {
         process: u16,
+        pid: i32,
     },
     /// The process can't be started, or can't do the job.
     Refused {

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 
-use rustix::process::Pid;
+use rustix::process::{Pid, getpid};
 
 use super::events::Event;
 use super::fill::panic_message;
@@ -52,7 +52,8 @@ impl WorkerProcess {
         sys::die_of_crashes();
         let Self { socket, process, assignment, files, own, .. } = self;
         let ready = move || {
-            wire::send(socket.as_fd(), &Event::Ready { process }, &[]).map_err(|e| e.to_string())
+            let ready = Event::Ready { process, pid: getpid().as_raw_pid() };
+            wire::send(socket.as_fd(), &ready, &[]).map_err(|e| e.to_string())
         };
         match assignment {
             Assignment::Load(job) => load(*job, files, process, registry, ready),

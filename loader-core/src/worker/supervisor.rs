@@ -327,13 +327,12 @@ impl<W: Work> Supervisor<W> {
     fn react(&mut self, event: Event) -> Result<(), Over> {
         match event {
             Event::Started { process, pid } => {
-                if let Some(known) = self.control.lock().get_mut(usize::from(process)) {
-                    *known = Some(pid);
-                }
+                self.set_pid(process, pid);
                 Ok(())
             }
-            Event::Ready { process } => {
+            Event::Ready { process, pid } => {
                 self.stillborn = 0;
+                self.set_pid(process, pid);
                 self.set_ready(process);
                 Ok(())
             }
@@ -353,6 +352,12 @@ impl<W: Work> Supervisor<W> {
                 Ok(())
             }
             Event::Ended { process, end } => self.ended(process, end),
+        }
+    }
+
+    fn set_pid(&self, process: u16, pid: i32) {
+        if let Some(known) = self.control.lock().get_mut(usize::from(process)) {
+            *known = Some(pid);
         }
     }
 
