@@ -45,7 +45,7 @@ fn a_sample_is_its_row() {
             let list = [0, 1, 2].map(|item| (row * 3 + item) as f32 / 4.0);
             let expected = [
                 (row as f64 / 7.0) as f32,
-                f32::from(u8::from(row % 2 == 0)),
+                f32::from(u8::from(row.is_multiple_of(2))),
                 list[0],
                 list[1],
                 list[2],

@@ -98,9 +98,9 @@ fn types_that_tables_do_not_have_are_named_and_can_be_left_out() {
         for stream in [false, true] {
             let path = folder.path("t.arrow");
             if stream {
-                write_stream(&path, &[batch.clone()]);
+                write_stream(&path, std::slice::from_ref(&batch));
             } else {
-                write_file(&path, &[batch.clone()], false);
+                write_file(&path, std::slice::from_ref(&batch), false);
             }
             let error = folder.builder(&path).open().unwrap_err();
             let named =
