@@ -479,8 +479,16 @@ impl Planned {
         number: impl Fn(usize, usize, usize) -> T,
     ) {
         let width = part.numbers.width;
-        for (sample, out) in samples.iter().zip(out.chunks_exact_mut(self.width)) {
-            let row = sample.index as usize;
+        let rows = samples.iter().map(|sample| sample.index as usize);
+        let rows = rows.zip(out.chunks_exact_mut(self.width));
+        if width == 1 {
+            // Fewer instructions between two reads have more reads under way: twice as fast.
+            for (row, out) in rows {
+                out[part.at] = number(row, row, 0);
+            }
+            return;
+        }
+        for (row, out) in rows {
             for (place, out) in out[part.at..part.at + width].iter_mut().enumerate() {
                 *out = number(row, row * width + place, place);
             }

@@ -132,3 +132,51 @@ impl<'de> Deserialize<'de> for SharedTable {
         Self::of_handle(Handle::deserialize(from)?).map_err(D::Error::custom)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{AsFd, OwnedFd};
+    use std::sync::Arc;
+
+    use arrow_array::{ArrayRef, Int64Array, RecordBatch};
+
+    use super::*;
+    use crate::shared::parcel::{Parcel, pack, unpack};
+
+    fn table() -> SharedTable {
+        let column = |factor: i64| {
+            Arc::new(Int64Array::from_iter_values((0..100).map(|row| row * factor))) as ArrayRef
+        };
+        let batch = RecordBatch::try_from_iter([("a", column(1)), ("b", column(2))]).unwrap();
+        SharedTable::from_batches(&batch.schema(), [batch]).unwrap()
+    }
+
+    fn files(parcel: &Parcel) -> Vec<OwnedFd> {
+        parcel.held.iter().map(|held| held.as_fd().try_clone_to_owned().unwrap()).collect()
+    }
+
+    #[test]
+    fn in_a_parcel_a_table_is_its_open_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t.arrow");
+        table().save(&path).unwrap();
+        let in_file = SharedTable::builder(&path).columns(["b"]).open().unwrap();
+        let parcel = pack(&(table(), &in_file, &in_file)).unwrap();
+        assert!(parcel.held.len() == 2 && parcel.bytes.len() < 400);
+        // Also where the file's name is gone meanwhile.
+        std::fs::remove_file(&path).unwrap();
+        let (memory, file, again): (SharedTable, SharedTable, SharedTable) =
+            unpack(&parcel.bytes, files(&parcel)).unwrap();
+        assert_eq!(memory.column::<i64>("b").unwrap()[7], 14);
+        assert_eq!((file.path(), file.schema().fields().len()), (Some(&*path), 1));
+        let address = |table: &SharedTable| table.column::<i64>("b").unwrap().as_ptr();
+        assert_eq!(address(&file), address(&again));
+    }
+
+    #[test]
+    fn a_parcel_that_came_without_its_memory_is_refused() {
+        let parcel = pack(&table()).unwrap();
+        let refused = unpack::<SharedTable>(&parcel.bytes, Vec::new()).unwrap_err();
+        assert!(refused.0.contains("did not come with it"), "{}", refused.0);
+    }
+}
