@@ -17,8 +17,8 @@ use clap::Parser;
 use loader_core::arrow::array::{Array, Float64Array, RecordBatch};
 use loader_core::arrow::schema::{DataType, Field, Schema};
 use loader_core::{
-    ColumnError, MemoryReport, ProcessPool, ProcessRole, Registry, Sample, SharedTable, SharedTask,
-    Task,
+    ColumnError, MemoryReport, ProcessMemory, ProcessPool, ProcessRole, Registry, Sample,
+    SharedTable, SharedTask, Task,
 };
 use serde::{Deserialize, Serialize};
 
@@ -77,6 +77,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         (args.rows * args.columns * 8) as f64 / f64::from(1 << 30),
         begun.elapsed().as_secs_f64()
     );
+    // Looks at all of it, so that whoever looks at it from here on shares what he sees with this process.
+    let begun = Instant::now();
+    let own_sum: f64 = sums(&table, Part { number: 0, of: 1 })?.iter().sum();
+    println!("summed by this process alone in {:.1} ms", 1e3 * begun.elapsed().as_secs_f64());
     let parts = || (0..args.tasks).map(|number| Part { number, of: args.tasks });
 
     let begun = Instant::now();
@@ -93,8 +97,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     drop(pool);
 
     let total = |sums: &[Vec<f64>]| sums.iter().flatten().sum::<f64>();
-    if of_argument != of_global {
-        return Err("the two ways have other sums".into());
+    // Parts add up in another order.
+    if of_argument != of_global || (total(&of_argument) - own_sum).abs() > 1e-6 * own_sum.abs() {
+        return Err("the sums differ".into());
     }
     println!("sum of all: {:.3}\n\n{report}", total(&of_argument));
     explain(&report);
@@ -126,17 +131,16 @@ fn random(rows: u64, columns: u64) -> Result<SharedTable, Box<dyn Error>> {
 /// What the figures of the system's monitors mean here.
 fn explain(report: &MemoryReport) {
     let workers = || report.processes.iter().filter(|process| process.role == ProcessRole::Worker);
-    let mb = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-    let most = |of: fn(&loader_core::MemoryUse) -> u64| {
-        mb(workers().map(|process| of(&process.total)).max().unwrap_or(0))
+    let most = |of: fn(&ProcessMemory) -> u64| {
+        workers().map(of).max().unwrap_or(0) as f64 / f64::from(1 << 20)
     };
     println!(
-        "Was the table copied? top shows RES, which is RSS: up to {:.1} MB for one worker, whatever it has\n\
-         looked at of the table. But these are pages of the one table: what a worker has of its own, USS, is \
-         {:.1} MB at\nmost, and ends with it. PSS, up to {:.1} MB, is its share when every page is divided \
-         among those who map it.",
-        most(|memory| memory.rss),
-        most(|memory| memory.uss),
-        most(|memory| memory.pss),
+        "Was the table copied? A monitor shows RES, which is RSS: up to {:.1} MB for one worker. But these are\n\
+         pages of the one table, which it has looked at. What a worker has of its own is {:.2} MB at most; that is\n\
+         what its end would free. PSS, up to {:.1} MB, divides every page among all who map it, so only PSS may be\n\
+         added up.",
+        most(|process| process.total.rss),
+        most(ProcessMemory::own),
+        most(|process| process.total.pss),
     );
 }

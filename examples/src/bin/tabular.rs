@@ -179,8 +179,9 @@ fn open(path: &Path) -> Result<SharedTable, Box<dyn Error>> {
 
 /// Rows to train on, and a fifth of all to validate on.
 fn split(rows: u64, seed: u64) -> (Vec<u64>, Vec<u64>) {
-    (0..rows)
-        .partition(|&index| !Sample { index, epoch: 0, seed, occurrence: 0 }.draws(0).chance(0.2))
+    // Other draws than those that the numbers of a made-up file are.
+    let draws = |index| Sample { index, epoch: 0, seed, occurrence: 0 }.draws(1);
+    (0..rows).partition(|&index| !draws(index).chance(0.2))
 }
 
 /// A file of numbers, and of a target that no linear function of them is.

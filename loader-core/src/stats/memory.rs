@@ -156,6 +156,12 @@ impl ProcessMemory {
         Self::with(pid, ProcessRole::Other, &[])
     }
 
+    /// What would be freed if this process ended: its USS without shared memory that nobody else happens to
+    /// have looked at.
+    pub fn own(&self) -> u64 {
+        self.total.uss.saturating_sub(self.batches.uss).saturating_sub(self.table.uss)
+    }
+
     fn with(pid: u32, role: ProcessRole, tables: &[String]) -> io::Result<Self> {
         // The parts' PSS is rounded down for each mapping, so the total is asked for by itself.
         let total = MemoryUse::of(pid)?;
@@ -277,10 +283,20 @@ impl fmt::Display for MemoryReport {
             }
         }
         let workers = || self.processes.iter().filter(|p| p.role == ProcessRole::Worker);
-        let own = workers().map(|process| process.total.uss).max();
-        match own {
-            Some(own) => write!(f, "A worker has at most {} MB of its own.", mb(own)),
-            None => write!(f, "Of their own they have {} MB.", mb(total.uss)),
+        let Some(own) = workers().map(ProcessMemory::own).max() else {
+            return write!(f, "Of their own they have {} MB.", mb(total.uss));
+        };
+        write!(f, "A worker has at most {} MB of its own.", mb(own))?;
+        // What only one process has looked at so far counts as that one's in USS.
+        let alone = workers().map(|process| process.total.uss - process.own()).max();
+        match alone.filter(|&alone| alone >= 1 << 20) {
+            Some(alone) => write!(
+                f,
+                " Its USS may hold up to {} MB more of shared memory that no other process has looked at so \
+                 far: no copy either.",
+                mb(alone)
+            ),
+            None => Ok(()),
         }
     }
 }

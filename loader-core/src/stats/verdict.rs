@@ -88,7 +88,7 @@ impl Verdict {
         }
         let sentence = format!(
             "held up by single samples, or by the start of a short epoch: {shares}; a higher prefetch or \
-             ordered(false) evens out samples that differ in cost"
+             unordered(true) evens out samples that differ in cost"
         );
         says(Bottleneck::Stragglers, sentence)
     }
