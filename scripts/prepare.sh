@@ -7,13 +7,16 @@ say() { echo "== $*"; }
 
 # need COMMAND PACKAGE: makes sure of a command, installing the package that brings it where it is missing.
 need() {
-    command -v "$1" >/dev/null && return
-    say "$1 is missing: installing the package $2"
+    command -v "$1" >/dev/null || { say "$1 is missing: installing the package $2"; packages $2; }
+}
+
+# packages NAME...: installs them.
+packages() {
     local sudo=
     [ "$(id -u)" = 0 ] || sudo=sudo
-    command -v apt-get >/dev/null || { say "there is no apt-get: please install $2 by hand"; exit 1; }
+    command -v apt-get >/dev/null || { say "there is no apt-get: please install $* by hand"; exit 1; }
     $sudo apt-get update -qq
-    $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $2 >/dev/null
+    $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
 }
 
 # What the feature libjpeg-turbo is built with.

@@ -1,6 +1,8 @@
 //! What a table holds is what was put into it.
 
 use loader_core::arrow::array::RecordBatch;
+use std::sync::Arc;
+
 use loader_core::arrow::array::cast::AsArray;
 use loader_core::{ColumnError, DType, SharedTable, SharedTableError};
 use proptest::prelude::*;
@@ -177,6 +179,25 @@ fn dictionaries_of_many_batches_become_one() {
         let count = distinct.len();
         distinct.dedup();
         assert_eq!(distinct.len(), count);
+        assert_eq!(words(&[table.record_batch().unwrap()]), words(&batches));
+    }
+}
+
+#[test]
+fn a_dictionary_that_outgrows_its_keys_gets_wider_ones() {
+    use loader_core::arrow::array::types::Int8Type;
+    use loader_core::arrow::array::{ArrayRef, DictionaryArray};
+
+    let batch = |first: usize| {
+        let texts: Vec<_> = (first..first + 100).map(|n| format!("name {n}")).collect();
+        let column: DictionaryArray<Int8Type> = texts.iter().map(|text| &**text).collect();
+        RecordBatch::try_from_iter([("name", Arc::new(column) as ArrayRef)]).unwrap()
+    };
+    for (last, keys) in [(128, DType::I8), (129, DType::I32)] {
+        let batches = [batch(0), batch(last - 100)];
+        let table = SharedTable::from_batches(&batches[0].schema(), batches.clone()).unwrap();
+        let name = table.view("name").unwrap();
+        assert_eq!((name.storage(), name.dictionary().unwrap().len()), (Some(keys), last));
         assert_eq!(words(&[table.record_batch().unwrap()]), words(&batches));
     }
 }
