@@ -55,7 +55,7 @@ const HASHED: usize = 4 << 20;
 ///
 /// Worker processes get the table as its open file, and map the same memory. Rows are made in runs of 64,
 /// so batch sizes that are multiples of that are dealt out best.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct TableDataset {
     table: SharedTable,
     spec: Spec,
@@ -91,7 +91,7 @@ struct Travelling {
 }
 
 /// A field, and where its numbers come from.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Planned {
     field: Field,
     /// Numbers of a sample.
@@ -99,7 +99,7 @@ struct Planned {
     parts: Vec<Part>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Part {
     numbers: Numbers,
     /// Where its numbers begin in the field.

@@ -24,8 +24,9 @@ use super::error::SharedTableError;
 use super::layout::{CONTINUATION, Envelope, Fault, MAGIC, footer};
 use crate::shm::{SharedBytes, available_memory};
 
-/// Rows that are read at once. A few megabytes of most tables.
-const BATCH_ROWS: usize = 64 << 10;
+/// Values that are read at once, about, and rows.
+const BATCH_VALUES: usize = 4 << 20;
+const BATCH_ROWS: std::ops::RangeInclusive<usize> = (1 << 10)..=(64 << 10);
 /// Bytes of a file from which its kind is told.
 const SAMPLE: usize = 64 << 10;
 
@@ -155,6 +156,11 @@ pub(super) fn unreadable(path: &Path, source: io::Error) -> SharedTableError {
 
 fn damaged(path: &Path, what: impl ToString) -> SharedTableError {
     SharedTableError::Damaged { path: path.to_owned(), what: what.to_string() }
+}
+
+/// Rows of that many columns that are read at once.
+fn batch_rows(columns: usize) -> usize {
+    (BATCH_VALUES / columns.max(1)).clamp(*BATCH_ROWS.start(), *BATCH_ROWS.end())
 }
 
 /// Where the chosen columns stand, in the order in which they were asked for.
@@ -345,7 +351,8 @@ fn parquet(file: File, path: &Path, options: &ReadOptions) -> Result<Source, Sha
     let mask = columns.as_ref().map_or_else(ProjectionMask::all, |columns| {
         ProjectionMask::roots(reader.parquet_schema(), columns.iter().copied())
     });
-    let reader = reader.with_projection(mask).with_batch_size(BATCH_ROWS).build();
+    let reader =
+        reader.with_projection(mask).with_batch_size(batch_rows(schema.fields().len())).build();
     let reader = reader.map_err(|e| damaged(path, e))?;
     let read = Arc::new(AtomicU64::new(0));
     let (counted, path) = (Arc::clone(&read), path.to_owned());
@@ -388,85 +395,90 @@ impl<R: Read> Read for Counting<R> {
 }
 
 fn csv(mut file: File, path: &Path, options: &ReadOptions) -> Result<Source, SharedTableError> {
-    let unreadable = |source| unreadable(path, source);
-    let of = file.metadata().map_err(unreadable)?.len();
-    let mut format = Format::default().with_header(options.has_header);
-    let tabs = path.extension().is_some_and(|extension| extension == "tsv");
-    format = format.with_delimiter(options.delimiter.unwrap_or(if tabs { b'\t' } else { b',' }));
-    if !options.null_values.is_empty() {
-        let values: Vec<_> = options.null_values.iter().map(|value| regex::escape(value)).collect();
-        let pattern = regex::Regex::new(&format!("^(?:{})?$", values.join("|")));
-        let what = || format!("null_values: {:?}", options.null_values);
-        format = format.with_null_regex(
-            pattern.map_err(|_| SharedTableError::Kind { path: path.to_owned(), what: what() })?,
-        );
-    }
-    let begin = |file: &mut File| {
-        let mut mark = [0; 3];
-        let marked = file.read_at(&mut mark, 0).is_ok_and(|n| n == 3) && mark == *b"\xef\xbb\xbf";
-        file.seek(SeekFrom::Start(if marked { 3 } else { 0 }))
-    };
-    begin(&mut file).map_err(unreadable)?;
-    let named: Vec<_> = options.column_types.keys().cloned().collect();
+    let of = file.metadata().map_err(|e| unreadable(path, e))?.len();
+    let format = csv_format(path, options)?;
+    to_text(&mut file).map_err(|e| unreadable(path, e))?;
     let inferred = format.infer_schema(BufReader::new(&file), Some(options.infer_rows));
-    let (inferred, rows) = inferred.map_err(|e| damaged(path, e))?;
-    if let Some(column) = named.iter().find(|name| inferred.index_of(name).is_err()) {
+    let (inferred, _) = inferred.map_err(|e| damaged(path, e))?;
+    let whole = Arc::new(csv_schema(&inferred, path, options)?);
+    let columns = chosen(&whole, path, options)?;
+    let schema = projected(&whole, columns.as_deref());
+    to_text(&mut file).map_err(|e| unreadable(path, e))?;
+    let read = Arc::new(AtomicU64::new(0));
+    let from = Counting { from: file, read: Arc::clone(&read) };
+    let rows = batch_rows(whole.fields().len());
+    let mut reader =
+        ReaderBuilder::new(Arc::clone(&whole)).with_format(format).with_batch_size(rows);
+    if let Some(columns) = columns {
+        reader = reader.with_projection(columns);
+    }
+    let reader = reader.build_buffered(BufReader::with_capacity(1 << 20, from));
+    let reader = reader.map_err(|e| damaged(path, e))?;
+    let (path, named) = (path.to_owned(), options.column_types.clone());
+    let batches = reader.map(move |batch| {
+        batch.map_err(|error| {
+            let Some(BadValue { value, data_type, column, line }) = BadValue::of(&error) else {
+                return damaged(&path, error);
+            };
+            let column = whole.fields().get(column).map_or("", |field| field.name()).to_owned();
+            let why = if named.contains_key(&column) {
+                "named with SharedTableBuilder::column_type"
+            } else {
+                "told from the first rows"
+            };
+            // It counts from 0.
+            let line = line + 1;
+            SharedTableError::Value { path: path.clone(), line, column, data_type, value, why }
+        })
+    });
+    Ok(Source { schema, batches: Box::new(batches), read, of })
+}
+
+/// Goes to the beginning of a file's text, behind the mark that some put before it.
+fn to_text(file: &mut File) -> io::Result<u64> {
+    let mut mark = [0; 3];
+    let marked = file.read_at(&mut mark, 0)? == 3 && mark == *b"\xef\xbb\xbf";
+    file.seek(SeekFrom::Start(if marked { 3 } else { 0 }))
+}
+
+fn csv_format(path: &Path, options: &ReadOptions) -> Result<Format, SharedTableError> {
+    let tabs = path.extension().is_some_and(|extension| extension == "tsv");
+    let delimiter = options.delimiter.unwrap_or(if tabs { b'\t' } else { b',' });
+    let format = Format::default().with_header(options.has_header).with_delimiter(delimiter);
+    if options.null_values.is_empty() {
+        return Ok(format);
+    }
+    let values: Vec<_> = options.null_values.iter().map(|value| regex::escape(value)).collect();
+    match regex::Regex::new(&format!("^(?:{})?$", values.join("|"))) {
+        Ok(values) => Ok(format.with_null_regex(values)),
+        Err(error) => {
+            let what = format!("its null_values are too many or too long: {error}");
+            Err(SharedTableError::Kind { path: path.to_owned(), what })
+        }
+    }
+}
+
+/// The columns with the types that were named, else told from the first rows.
+fn csv_schema(
+    inferred: &Schema,
+    path: &Path,
+    options: &ReadOptions,
+) -> Result<Schema, SharedTableError> {
+    let mut named = options.column_types.keys();
+    if let Some(column) = named.find(|name| inferred.index_of(name).is_err()) {
         return Err(SharedTableError::NoColumn {
             path: path.to_owned(),
             column: column.clone(),
             columns: inferred.fields().iter().map(|field| field.name().clone()).collect(),
         });
     }
-    let fields: Vec<_> = inferred
-        .fields()
-        .iter()
-        .map(|field| {
-            let data_type = options.column_types.get(field.name()).unwrap_or(field.data_type());
-            // No value in all those rows.
-            let data_type = if *data_type == DataType::Null { &DataType::Utf8 } else { data_type };
-            Field::new(field.name(), data_type.clone(), true)
-        })
-        .collect();
-    let whole = Arc::new(Schema::new(fields));
-    let columns = chosen(&whole, path, options)?;
-    let schema = projected(&whole, columns.as_deref());
-    begin(&mut file).map_err(unreadable)?;
-    let read = Arc::new(AtomicU64::new(0));
-    let from = Counting { from: file, read: Arc::clone(&read) };
-    let mut reader =
-        ReaderBuilder::new(Arc::clone(&whole)).with_format(format).with_batch_size(BATCH_ROWS);
-    if let Some(columns) = columns {
-        reader = reader.with_projection(columns);
-    }
-    let reader = reader.build_buffered(BufReader::with_capacity(1 << 20, from));
-    let reader = reader.map_err(|e| damaged(path, e))?;
-    let path = path.to_owned();
-    let why = move |column: &str| {
-        if named.iter().any(|name| name == column) {
-            "named with SharedTableBuilder::column_type"
-        } else {
-            "told from the first rows"
-        }
-    };
-    tracing::debug!(file = %path.display(), rows, "types of columns told from the first rows");
-    let batches = reader.map(move |batch| {
-        batch.map_err(|error| match BadValue::of(&error) {
-            Some(BadValue { value, data_type, column, line }) => {
-                let column = whole.fields().get(column).map_or("", |field| field.name());
-                SharedTableError::Value {
-                    path: path.clone(),
-                    // It counts from 0.
-                    line: line + 1,
-                    column: column.to_owned(),
-                    data_type,
-                    value,
-                    why: why(column),
-                }
-            }
-            None => damaged(&path, error),
-        })
+    let fields = inferred.fields().iter().map(|field| {
+        let data_type = options.column_types.get(field.name()).unwrap_or(field.data_type());
+        // No value in all those rows.
+        let data_type = if *data_type == DataType::Null { &DataType::Utf8 } else { data_type };
+        Field::new(field.name(), data_type.clone(), true)
     });
-    Ok(Source { schema, batches: Box::new(batches), read, of })
+    Ok(Schema::new(fields.collect::<Vec<_>>()))
 }
 
 /// What arrow-csv says of a value that it can't read, which it says in words only.
