@@ -77,7 +77,7 @@ fn batches_of_shuffled_rows_are_tensors_as_any_batches_are() {
         let target: Tensor<1, Int> = batch.take_tensor("target", &device).unwrap();
         assert_eq!(features.dims(), [target.dims()[0], 2]);
         let n: Tensor<1> = features.slice([0..target.dims()[0], 1..2]).squeeze_dim(1);
-        assert!(n.int().equal(target.clone()).all().into_scalar::<bool>());
+        assert!(n.equal(target.clone().float()).all().into_scalar::<bool>());
         sum += target.sum().into_scalar::<i64>();
     }
     assert_eq!(sum, -((ROWS * (ROWS - 1) / 2) as i64));
