@@ -191,7 +191,7 @@ impl<'a> Source<'a> {
     ) -> Result<Self, SampleError> {
         let wrong = |e| failed(format_args!("{format:?}: {e}"));
         let mut limits = Limits::no_limits();
-        limits.max_alloc = Some(options.max_bytes);
+        limits.max_alloc = Some(allowance(bytes, format).min(options.max_bytes));
         let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
         reader.limits(limits);
         let mut decoder = reader.into_decoder().map_err(wrong)?;
@@ -278,6 +278,18 @@ impl<'a> Source<'a> {
         orient(&rgb[..len], (made.w, made.h), self.orientation, upright);
         std::mem::swap(rgb, spare);
         Ok(turned(made, (whole.w, whole.h), inverse(self.orientation)))
+    }
+}
+
+/// Bytes that a decoder may take beside the pixels. For PNG that is some rows, of 8 bytes a pixel at most, and
+/// metadata: compressed, so that a small file can hold gigabytes of it.
+fn allowance(bytes: &[u8], format: ImageFormat) -> u64 {
+    // The signature, and the length and name of the first chunk, which begins with the width.
+    match bytes.get(16..20) {
+        Some(&[a, b, c, d]) if format == ImageFormat::Png => {
+            (16 << 20) + 64 * u64::from(u32::from_be_bytes([a, b, c, d]))
+        }
+        _ => u64::MAX,
     }
 }
 

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use super::table::{PathTable, TableError};
 use crate::kept;
+use crate::told::tell;
 
 /// How opening a dataset came by its table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,11 +66,10 @@ pub(crate) fn open<S: Source>(
         let old = old.take().filter(|_| !force);
         let built = source.build(old.as_ref())?;
         if let Some(error) = no_place {
-            tracing::warn!(
-                file = %file.display(), %error,
-                "the path table can't be kept there, so it stays in memory and the next opening \
+            tell(&format_args!(
+                "the path table can't be kept in {file:?} ({error}), so it stays in memory and the next opening \
                  scans again; set LOADER_CACHE_DIR to a folder that can be written"
-            );
+            ));
             return in_memory(built);
         }
         if let Some(old) = old
@@ -80,11 +80,11 @@ pub(crate) fn open<S: Source>(
         match kept::replace(file, |file| source.write(file, &built.bytes)) {
             Ok(written) => Ok((PathTable::map(written, file.to_owned())?, built.origin)),
             Err(error) => {
-                tracing::warn!(
-                    file = %file.display(), bytes = built.bytes.len(), %error,
-                    "the path table could not be written, so it stays in memory and the next \
-                     opening scans again"
-                );
+                let bytes = built.bytes.len();
+                tell(&format_args!(
+                    "the path table, {bytes} bytes, could not be written to {file:?} ({error}), so it stays in \
+                     memory and the next opening scans again"
+                ));
                 in_memory(built)
             }
         }

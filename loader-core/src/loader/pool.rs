@@ -118,12 +118,9 @@ impl Pool {
         counters: Counters,
     ) -> Result<Self, MemoryError> {
         let mut state = State::default();
-        for slot in 0..(plan.prefetch + 1).min(arena.max_slots()) as u32 {
-            arena.reserve(slot)?;
-            state.free.push(slot);
-        }
-        state.free.reverse();
-        state.reserved = state.free.len() as u32;
+        state.reserved = (plan.prefetch + 1).min(arena.max_slots()) as u32;
+        arena.reserve(0..state.reserved)?;
+        state.free.extend((0..state.reserved).rev());
         let (state, control) = (Mutex::new(state), OnceLock::new());
         Ok(Self { arena, shares, plan, locate, readers, state, counters, control })
     }
@@ -407,7 +404,7 @@ impl Pool {
         if !state.withdrawn.is_empty() || state.reserved as usize >= self.arena.max_slots() {
             return None;
         }
-        match self.arena.reserve(state.reserved) {
+        match self.arena.reserve(state.reserved..state.reserved + 1) {
             Ok(()) => {
                 state.reserved += 1;
                 Some(state.reserved - 1)

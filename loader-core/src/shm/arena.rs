@@ -169,10 +169,12 @@ impl Arena {
         (0..self.workers as WorkerId).map(|worker| self.desk(worker).done()).sum()
     }
 
-    /// Reserves the memory of a slot, after which it may be opened.
-    pub(crate) fn reserve(&self, slot: u32) -> Result<(), MemoryError> {
-        let at = self.slot_at(slot);
-        self.board.words.reserve(at..at + self.geometry.slot_bytes)
+    /// Reserves the memory of slots, after which they may be opened. One call costs less than one for each: the
+    /// system is asked what it has left.
+    pub(crate) fn reserve(&self, slots: Range<u32>) -> Result<(), MemoryError> {
+        let Some(last) = slots.clone().last() else { return Ok(()) };
+        let bytes = self.slot_at(slots.start)..self.slot_at(last) + self.geometry.slot_bytes;
+        self.board.words.reserve(bytes)
     }
 
     /// Offers a slot to the workers. False where the queue is full, which a batch that completes

@@ -240,8 +240,12 @@ impl Groups {
     /// What the group of that folder has left, where it is limited.
     fn left(&self, dir: &Path) -> Option<u64> {
         let read = |file| std::fs::read_to_string(dir.join(file)).ok();
+        // Version 2 says "max" where there is no limit, version 1 a number that nobody means. Then nothing else is
+        // asked for: the statistics take the system a millisecond.
+        let max = read(self.max)?;
+        max.trim().parse().ok().filter(|&max: &u64| max < 1 << 62)?;
         let stat = read("memory.stat").unwrap_or_default();
-        left_in_group(&read(self.max)?, &read(self.current)?, &stat, self.total)
+        left_in_group(&max, &read(self.current)?, &stat, self.total)
     }
 }
 

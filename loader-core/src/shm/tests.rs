@@ -46,9 +46,7 @@ const WORKERS: usize = 64;
 fn arena(batch_size: usize, slots: usize) -> Arc<Arena> {
     let geometry = Geometry::new(vec![Field::new("x", DType::I64, [])], batch_size).unwrap();
     let arena = Arena::create(geometry, slots, WORKERS).unwrap();
-    for slot in 0..slots {
-        arena.reserve(slot as u32).unwrap();
-    }
+    arena.reserve(0..slots as u32).unwrap();
     Arc::new(arena)
 }
 

@@ -55,26 +55,26 @@ use crate::dataset::{Recipe, RecipeError};
 /// them, the batches are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Workers {
-    /// 0: none but this one.
-    processes: usize,
+    /// `None`: none but this one.
+    processes: Option<usize>,
     threads: usize,
 }
 
 impl Workers {
     /// That many threads of this process.
     pub fn threads(threads: usize) -> Self {
-        Self { processes: 0, threads }
+        Self { processes: None, threads }
     }
 
     /// That many processes of one thread each.
     pub fn processes(processes: usize) -> Self {
-        Self { processes, threads: 1 }
+        Self { processes: Some(processes), threads: 1 }
     }
 
     /// One process with that many threads: as [`threads`](Self::threads), but whatever happens to
     /// them does not happen to this process.
     pub fn subprocess(threads: usize) -> Self {
-        Self { processes: 1, threads }
+        Self { processes: Some(1), threads }
     }
 
     /// That many threads in each of the processes, or in this one where there are none.
@@ -84,11 +84,11 @@ impl Workers {
 
     /// Workers of all processes.
     pub(crate) fn count(self) -> usize {
-        self.processes.max(1).saturating_mul(self.threads)
+        self.processes.unwrap_or(1).saturating_mul(self.threads)
     }
 
     pub(crate) fn are_processes(self) -> bool {
-        self.processes > 0
+        self.processes.is_some()
     }
 }
 
@@ -121,10 +121,10 @@ impl FromStr for Workers {
 impl fmt::Display for Workers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.processes, self.threads) {
-            (0, threads) => write!(f, "threads:{threads}"),
-            (processes, 1) => write!(f, "processes:{processes}"),
-            (1, threads) => write!(f, "subprocess:{threads}"),
-            (processes, threads) => write!(f, "processes:{processes}x{threads}"),
+            (None, threads) => write!(f, "threads:{threads}"),
+            (Some(processes), 1) => write!(f, "processes:{processes}"),
+            (Some(1), threads) => write!(f, "subprocess:{threads}"),
+            (Some(processes), threads) => write!(f, "processes:{processes}x{threads}"),
         }
     }
 }
@@ -197,7 +197,7 @@ impl Crew {
             let name = recipe.name().to_owned();
             return Err(StartWorkersError::NotRegistered { name, registered });
         }
-        let (processes, threads) = (workers.processes as u16, workers.threads as u16);
+        let (processes, threads) = (workers.processes.unwrap_or(1) as u16, workers.threads as u16);
         let (described, files) = DescribedJob::new(&job, recipe, processes, threads)?;
         let arena = Arc::clone(&job.arena);
         let processes = loading::start(server, described, &files, arena, batches, timeout)?;
@@ -230,6 +230,9 @@ mod tests {
             assert_eq!(text.parse::<Workers>().unwrap().to_string(), text);
         }
         assert_eq!("4".parse(), Ok(Workers::threads(4)));
+        // Which a loader refuses.
+        let none = [Workers::threads(0), Workers::processes(0).threads_per_process(4)];
+        assert!(none.iter().all(|workers| workers.count() == 0));
         for text in ["", "threads:", "fork:2", "threads:2x2", "processes:x", "processes:-1"] {
             assert_eq!(text.parse::<Workers>(), Err(ParseWorkersError), "{text}");
         }

@@ -18,6 +18,7 @@ crate::tests![
     workers_stay_for_all_epochs,
     a_report_tells_shared_memory_from_what_a_worker_owns,
     images_that_claim_to_be_huge_take_no_memory,
+    metadata_that_unpacks_to_half_a_gigabyte_takes_little_memory,
     processes_start_while_32_threads_allocate_and_decode,
 ];
 
@@ -157,17 +158,23 @@ fn a_report_tells_shared_memory_from_what_a_worker_owns() {
     assert_eq!(threads.memory_report().processes.len(), 1);
 }
 
+/// The check sum of a PNG's chunk.
+fn crc32(bytes: &[u8]) -> u32 {
+    let crc = bytes.iter().fold(!0u32, |crc, &byte| {
+        (0..8).fold(crc ^ u32::from(byte), |crc, _| {
+            (crc >> 1) ^ if crc & 1 == 1 { 0xedb8_8320 } else { 0 }
+        })
+    });
+    !crc
+}
+
 /// Fifty bytes that claim to be a PNG of 100,000 x 100,000 pixels.
 fn png_bomb() -> Vec<u8> {
     let mut png = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR".to_vec();
     png.extend([100_000u32.to_be_bytes(); 2].concat());
     png.extend([8, 2, 0, 0, 0]);
-    let crc = png[12..].iter().fold(!0u32, |crc, &byte| {
-        (0..8).fold(crc ^ u32::from(byte), |crc, _| {
-            (crc >> 1) ^ if crc & 1 == 1 { 0xedb8_8320 } else { 0 }
-        })
-    });
-    png.extend((!crc).to_be_bytes());
+    let crc = crc32(&png[12..]);
+    png.extend(crc.to_be_bytes());
     png.extend(b"\0\0\0\x05IDAT\x78\x9c\x03\0\0\0\0\0\x01");
     assert_eq!(png.len(), 50);
     png
@@ -221,6 +228,42 @@ fn images_that_claim_to_be_huge_take_no_memory() {
     assert_eq!(failures.len(), 60);
     assert!(failures.iter().any(|message| message.contains("DecodeOptions::max_pixels")));
     assert!(most < usual + (2 << 20), "{usual} bytes before, {most} with them");
+}
+
+/// A PNG of one pixel with a colour profile of half a gigabyte of zeros.
+fn png_with_a_profile() -> Vec<u8> {
+    // A zero, then copies of the 258 bytes before, in the fixed codes of RFC 1951.
+    let copies = (512usize << 20) / 258;
+    let zero = [1, 1, 0, 0, 0, 1, 1, 0, 0, 0, 0];
+    let copy = [1, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0, 0];
+    let bits = zero.into_iter().chain((0..copies).flat_map(|_| copy)).chain([0; 7]);
+    let bits: Vec<u8> = bits.collect();
+    let byte = |bits: &[u8]| bits.iter().zip(0..).fold(0, |byte, (bit, at)| byte | (bit << at));
+    let packed: Vec<u8> = bits.chunks(8).map(byte).collect();
+    let sum = (((1 + 258 * copies) as u32 % 65_521) << 16) | 1;
+    let profile = [b"iCCPp\0\0\x78\x01", &packed[..], &sum.to_be_bytes()].concat();
+    let len = (profile.len() - 4) as u32;
+    let chunk = [&len.to_be_bytes(), &profile[..], &crc32(&profile).to_be_bytes()].concat();
+    let mut png = std::io::Cursor::new(Vec::new());
+    image::RgbImage::new(40, 30).write_to(&mut png, image::ImageFormat::Png).unwrap();
+    let mut png = png.into_inner();
+    // Behind the header, which ends after 33 bytes.
+    png.splice(33..33, chunk);
+    png
+}
+
+fn metadata_that_unpacks_to_half_a_gigabyte_takes_little_memory() {
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir(root.path().join("x")).unwrap();
+    let png = png_with_a_profile();
+    assert!(png.len() < 4 << 20);
+    for n in 0..8 {
+        fs::write(root.path().join(format!("x/{n}.png")), &png).unwrap();
+    }
+    let (most, failures) = most_memory(root.path());
+    // It is left out where it is too large.
+    assert!(failures.is_empty(), "{failures:?}");
+    assert!(most < 64 << 20, "{most} bytes");
 }
 
 fn processes_start_while_32_threads_allocate_and_decode() {
