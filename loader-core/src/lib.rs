@@ -7,6 +7,7 @@ pub mod fuzzing;
 mod image;
 mod index;
 mod kept;
+mod limits;
 mod loader;
 mod mix;
 mod rng;

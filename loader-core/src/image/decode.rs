@@ -137,9 +137,14 @@ impl<'a> Source<'a> {
         if bytes.is_empty() {
             return Err(failed("the file is empty"));
         }
-        let format = image::guess_format(bytes).map_err(|_| {
-            let start = &bytes[..bytes.len().min(8)];
-            failed(format_args!("no known image format begins with \"{}\"", start.escape_ascii()))
+        let format = image::guess_format(bytes).map_err(|_| match bytes.get(4..8) {
+            Some(b"ftyp") => {
+                failed("a HEIC or other ISO media file, which is not read: convert it to JPEG")
+            }
+            _ => {
+                let start = bytes[..bytes.len().min(8)].escape_ascii();
+                failed(format_args!("no known image format begins with \"{start}\""))
+            }
         })?;
         match format {
             ImageFormat::Jpeg => Self::open_jpeg(bytes, options, scratch),
@@ -485,6 +490,7 @@ mod tests {
     fn what_is_no_image_is_told() {
         assert_eq!(error(b""), "the file is empty");
         assert_eq!(error(b"<!DOCTYPE html>"), "no known image format begins with \"<!DOCTYP\"");
+        assert!(error(b"\0\0\0\x18ftypheic\0\0\0\0").contains("convert it to JPEG"));
         assert_eq!(error(b"qoif\0\0\0\x01\0\0\0\x01\x03\0"), "Qoi images are not supported");
     }
 

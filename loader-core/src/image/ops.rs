@@ -159,6 +159,13 @@ impl From<(u32, u32)> for Extent {
     }
 }
 
+impl From<[u32; 2]> for Extent {
+    /// Height first, as torchvision has it.
+    fn from([height, width]: [u32; 2]) -> Self {
+        Self { height, width }
+    }
+}
+
 /// What [`Resize`] resizes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Target {
@@ -176,6 +183,12 @@ impl From<u32> for Target {
 
 impl From<(u32, u32)> for Target {
     fn from(height_width: (u32, u32)) -> Self {
+        Self::Exact(height_width.into())
+    }
+}
+
+impl From<[u32; 2]> for Target {
+    fn from(height_width: [u32; 2]) -> Self {
         Self::Exact(height_width.into())
     }
 }

@@ -117,10 +117,9 @@ impl Pool {
         readers: Option<Readers>,
         counters: Counters,
     ) -> Result<Self, MemoryError> {
-        let mut state = State::default();
-        state.reserved = (plan.prefetch + 1).min(arena.max_slots()) as u32;
-        arena.reserve(0..state.reserved)?;
-        state.free.extend((0..state.reserved).rev());
+        let reserved = (plan.prefetch + 1).min(arena.max_slots()) as u32;
+        arena.reserve(0..reserved)?;
+        let state = State { reserved, free: (0..reserved).rev().collect(), ..State::default() };
         let (state, control) = (Mutex::new(state), OnceLock::new());
         Ok(Self { arena, shares, plan, locate, readers, state, counters, control })
     }

@@ -11,6 +11,7 @@ use super::registry::Registry;
 use super::supervisor::{WorkerError, how_ended};
 use super::sys::{self, Forked};
 use super::{StartWorkersError, server, wire};
+use crate::limits;
 
 /// Why worker processes can't be made ready.
 #[derive(Debug, thiserror::Error)]
@@ -36,7 +37,10 @@ pub enum InitError {
         name: String,
     },
     /// The system refused.
-    #[error("worker processes can't be made ready: {0} (worker threads need no init)")]
+    #[error(
+        "worker processes can't be made ready: {0}{hint} (worker threads need no init)",
+        hint = limits::hint(.0)
+    )]
     System(#[from] io::Error),
 }
 

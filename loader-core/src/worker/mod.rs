@@ -43,6 +43,7 @@ pub use supervisor::WorkerError;
 use threads::Threads;
 
 use crate::dataset::{Recipe, RecipeError};
+use crate::limits;
 
 /// Who makes the samples.
 ///
@@ -167,7 +168,7 @@ pub enum StartWorkersError {
     #[error(transparent)]
     Worker(#[from] WorkerError),
     /// The system refused.
-    #[error("starting workers: {0}")]
+    #[error("starting workers: {0}{hint}", hint = limits::hint(.0))]
     System(#[from] std::io::Error),
 }
 

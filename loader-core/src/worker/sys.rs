@@ -15,7 +15,10 @@ pub(super) enum Forked {
 
 /// The number of threads of this process; an error where `/proc` doesn't tell.
 pub(super) fn thread_count() -> io::Result<usize> {
-    Ok(std::fs::read_dir("/proc/self/task")?.count())
+    let tasks = std::fs::read_dir("/proc/self/task").map_err(|error| {
+        io::Error::new(error.kind(), format!("/proc/self/task: {error} (is /proc mounted?)"))
+    })?;
+    Ok(tasks.count())
 }
 
 /// Forks a process that has one thread; the child never returns from what the caller does with it.

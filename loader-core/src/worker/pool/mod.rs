@@ -34,8 +34,9 @@ use crate::stats::{MemoryReport, ProcessRole};
 
 /// Worker processes that run registered functions: what Python calls `multiprocessing.Pool`.
 ///
-/// A [`SharedArray`](crate::SharedArray) in arguments or results is not copied, however large it is:
-/// its descriptor travels, and whoever gets it maps the same memory. Everything else is packed by serde.
+/// A [`SharedArray`](crate::SharedArray), or a `SharedTable` with the feature `table`, in arguments or results is
+/// not copied, however large it is: its descriptor travels, and whoever gets it maps the same memory. Everything
+/// else is packed by serde.
 ///
 /// ```no_run
 /// use loader_core::{ArrayError, ProcessPool, Registry, SharedArray, Task};
