@@ -11,9 +11,7 @@ pub(crate) fn hint(error: &io::Error) -> &'static str {
             ": no further process or thread may be started (ulimit -u, or pids.max of the control group)"
         }
         Some(Errno::MFILE) => ": the limit of this process on open files is reached (ulimit -n)",
-        Some(Errno::NFILE) => {
-            ": the whole system's limit on open files is reached (sysctl fs.file-max)"
-        }
+        Some(Errno::NFILE) => ": the machine's limit on open files is reached (sysctl fs.file-max)",
         Some(Errno::NOMEM) => {
             ": there is no memory, or there are not so many addresses (ulimit -v)"
         }

@@ -1,21 +1,18 @@
 //! Bytes that several processes read where they lie: a file, a file in memory that is sealed, or a
 //! segment with a name. Whoever gets its descriptor, or its name, maps the same memory.
 
-use std::fs::{self, File, OpenOptions};
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use memmap2::{Mmap, MmapMut, MmapOptions};
-use rustix::fs::{FallocateFlags, MemfdFlags, OFlags, fallocate, memfd_create};
-use shared_memory::{ShmemConf, ShmemError};
+use rustix::fs::{MemfdFlags, memfd_create};
 
-use super::named::{free_in, name_of, os_error, parse_name, path_of};
-use super::process::{Process, namespace};
+use super::named::{create, name_in, open, parse_name, path_of};
 use super::sealed::{is_sealed, map_sealed, seal};
-use super::segment::{MemoryError, available_memory};
+use super::segment::{MemoryError, reserve};
 
 /// Bytes that nobody changes any more; a clone is another owner of the same map.
 #[derive(Clone, Debug)]
@@ -79,7 +76,7 @@ impl SharedBytes {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = memfd_create(name, flags).map(File::from).map_err(|e| system(e.into()))?;
         file.set_len(len as u64).map_err(system)?;
-        reserve(&file, len, None)?;
+        reserve(&file, 0..len, false)?;
         // SAFETY: this function alone has the file, and the map is gone when it is handed on.
         let mut map = unsafe { MmapMut::map_mut(&file) }.map_err(system)?;
         fill(&mut map)?;
@@ -95,21 +92,12 @@ impl SharedBytes {
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
     ) -> Result<Self, E> {
         let system = |source| MemoryError::System { needed: len as u64, source };
-        let owner = Process::current().map_err(system)?;
-        let namespace = namespace().map_err(system)?;
-        let (mut shmem, name) = loop {
-            // The standard library seeds each of these at random.
-            let name = name_of(owner, namespace, RandomState::new().build_hasher().finish());
-            match ShmemConf::new().size(len).os_id(format!("/{name}")).create() {
-                Err(ShmemError::MappingIdExists) => {}
-                made => break (made.map_err(|e| system(os_error(&e)))?, name),
-            }
-        };
+        let mut shmem = create(len).map_err(system)?;
         // From here on the name has one owner.
         shmem.set_owner(false);
-        let name = OwnedName { name, pid: std::process::id() };
+        let name = OwnedName { name: name_in(&shmem).to_owned(), pid: std::process::id() };
         let file = open(&name.name, true).map_err(system)?;
-        reserve(&file, len, free_in(&file))?;
+        reserve(&file, 0..len, true)?;
         // SAFETY:
         // - In bounds: the segment was made that long, and all of it is reserved.
         // - Alone: nobody was told the name yet, and this process has no other reference to it.
@@ -195,38 +183,10 @@ impl FileId {
     }
 }
 
-fn open(name: &str, write: bool) -> io::Result<File> {
-    let flags = OFlags::NOFOLLOW.bits() as i32;
-    OpenOptions::new().read(true).write(write).custom_flags(flags).open(path_of(name))
-}
-
-/// Has the memory of a file set aside, so that writing to it can't fail. `free` is what its file system
-/// has left, where that has a limit of its own.
-fn reserve(file: &File, len: usize, free: Option<u64>) -> Result<(), MemoryError> {
-    let needed = len as u64;
-    // The system kills for want of memory instead of failing a call, so it is asked first.
-    if let Some(free) = free
-        && needed > free
-    {
-        return Err(MemoryError::SharedFull { needed, free });
-    }
-    if let Some(available) = available_memory()
-        && needed > available
-    {
-        return Err(MemoryError::Exhausted { needed, available });
-    }
-    loop {
-        match fallocate(file, FallocateFlags::empty(), 0, needed) {
-            Ok(()) => return Ok(()),
-            Err(rustix::io::Errno::INTR) => {}
-            Err(e) => return Err(MemoryError::System { needed, source: e.into() }),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shm::available_memory;
 
     fn fill(bytes: &mut [u8]) -> Result<(), MemoryError> {
         bytes.copy_from_slice(b"numbers");

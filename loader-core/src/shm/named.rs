@@ -76,7 +76,7 @@ pub(super) fn path_of(name: &str) -> PathBuf {
     Path::new(DIR).join(name)
 }
 
-pub(super) fn name_of(owner: Process, namespace: u64, random: u64) -> String {
+fn name_of(owner: Process, namespace: u64, random: u64) -> String {
     format!("{PREFIX}.{}.{:08x}.{namespace:016x}.{random:016x}", owner.pid(), owner.start())
 }
 
@@ -89,6 +89,30 @@ pub(super) fn parse_name(name: &str) -> Option<(Process, u64)> {
     let random = u64::from_str_radix(parts.next()?, 16).ok()?;
     let owner = Process::new(pid, start);
     (name_of(owner, namespace, random) == name).then_some((owner, namespace))
+}
+
+/// Makes a segment of this process's, of that length, none of which is reserved, under a name that nobody has.
+pub(super) fn create(len: usize) -> io::Result<Shmem> {
+    let (owner, namespace) = (Process::current()?, namespace()?);
+    loop {
+        // The standard library seeds each of these at random.
+        let name = name_of(owner, namespace, RandomState::new().build_hasher().finish());
+        match ShmemConf::new().size(len).os_id(format!("/{name}")).create() {
+            Err(ShmemError::MappingIdExists) => {}
+            made => return made.map_err(|e| os_error(&e)),
+        }
+    }
+}
+
+/// The name of a segment in `/dev/shm`.
+pub(super) fn name_in(shmem: &Shmem) -> &str {
+    shmem.get_os_id().trim_start_matches('/')
+}
+
+/// The file of that name in `/dev/shm`; a link is not followed.
+pub(super) fn open(name: &str, write: bool) -> io::Result<File> {
+    let flags = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
+    OpenOptions::new().read(true).write(write).custom_flags(flags).open(path_of(name))
 }
 
 /// A mapped segment.
@@ -122,7 +146,7 @@ impl Mapped {
     }
 
     fn name(&self) -> &str {
-        self.shmem.get_os_id().trim_start_matches('/')
+        name_in(&self.shmem)
     }
 
     /// A word of the last page.
@@ -184,7 +208,7 @@ fn words(shmem: &Shmem, at: usize, count: usize) -> &[AtomicU64] {
     unsafe { slice::from_raw_parts(shmem.as_ptr().add(at).cast::<AtomicU64>(), count) }
 }
 
-pub(super) fn os_error(error: &ShmemError) -> io::Error {
+fn os_error(error: &ShmemError) -> io::Error {
     match error {
         ShmemError::MapCreateFailed(code)
         | ShmemError::MapOpenFailed(code)
@@ -219,24 +243,11 @@ impl Shares {
         let system = |source| MemoryError::System { needed, source };
         let (arena_len, len) =
             layout.lengths().ok_or_else(|| system(io::ErrorKind::InvalidInput.into()))?;
-        let (owner, namespace) =
-            Process::current().and_then(|owner| Ok((owner, namespace()?))).map_err(system)?;
-        let shmem = loop {
-            // The standard library seeds each of these at random.
-            let name = name_of(owner, namespace, RandomState::new().build_hasher().finish());
-            match ShmemConf::new().size(len).os_id(format!("/{name}")).create() {
-                Err(ShmemError::MappingIdExists) => {}
-                made => break made.map_err(|e| system(os_error(&e)))?,
-            }
-        };
+        let namespace = namespace().map_err(system)?;
+        let shmem = create(len).map_err(system)?;
         let mapped = Arc::new(Mapped::new(shmem, layout, arena_len));
         // To reserve memory later: not by the name, which somebody may have removed by then.
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
-            .open(path_of(mapped.name()))
-            .map_err(system)?;
+        let file = open(mapped.name(), true).map_err(system)?;
         if let Some(free) = free_in(&file) {
             let now = layout.slots_at + layout.slot_bytes * at_once + (len - arena_len);
             if now as u64 > free {

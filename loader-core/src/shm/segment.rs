@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use super::board::Words;
 use super::named::{Mapped, free_in};
 use super::sync::{AtomicU32, AtomicU64};
+use crate::limits;
 
 /// Why there is no memory for batches, a table or an array.
 #[derive(Debug, thiserror::Error)]
@@ -61,10 +62,8 @@ fn advice(error: &io::Error) -> &'static str {
             ": there are not so many addresses (ulimit -v limits them). For batches, lower memory_budget, \
              batch_size or prefetch"
         }
-        Some(Errno::MFILE) => ": the limit of this process on open files is reached (ulimit -n)",
-        Some(Errno::NFILE) => ": the machine's limit on open files is reached (sysctl fs.file-max)",
         Some(Errno::NOENT) => ": it lies in /dev/shm, which has to be mounted",
-        _ => "",
+        _ => limits::hint(error),
     }
 }
 
@@ -116,35 +115,9 @@ impl Segment {
         self.file.as_fd()
     }
 
-    /// Reserves memory for a range, so that touching it can't fail later. A memfd's pages are
-    /// limited by nothing but the machine's memory and the control group's, and exceeding either
-    /// kills a process instead of failing a call, so both are asked first.
+    /// Reserves memory for a range, so that touching it can't fail later.
     pub(super) fn reserve(&self, range: Range<usize>) -> Result<(), MemoryError> {
-        let needed = range.len() as u64;
-        if let Map::Named(_) = self.map
-            && let Some(free) = free_in(&self.file)
-            && needed > free
-        {
-            return Err(MemoryError::SharedFull { needed, free });
-        }
-        if let Some(available) = available_memory()
-            && needed > available
-        {
-            return Err(MemoryError::Exhausted { needed, available });
-        }
-        loop {
-            let flags = FallocateFlags::empty();
-            match fallocate(&self.file, flags, range.start as u64, needed) {
-                Ok(()) => return Ok(()),
-                Err(Errno::INTR) => {}
-                // Somebody was faster than the look above.
-                Err(Errno::NOSPC) if matches!(self.map, Map::Named(_)) => {
-                    let free = free_in(&self.file).unwrap_or(0);
-                    return Err(MemoryError::SharedFull { needed, free });
-                }
-                Err(e) => return Err(MemoryError::System { needed, source: e.into() }),
-            }
-        }
+        reserve(&self.file, range, matches!(self.map, Map::Named(_)))
     }
 
     pub(super) fn as_mut_ptr(&self) -> *mut u8 {
@@ -158,6 +131,36 @@ impl Segment {
         match &self.map {
             Map::Anonymous(map) => map.len(),
             Map::Named(map) => map.arena_len(),
+        }
+    }
+}
+
+/// Reserves memory for a range of a file in memory. A memfd's pages are limited by nothing but the machine's
+/// memory and the control group's, and exceeding either kills a process instead of failing a call, so both
+/// are asked first; and those of a file with a name by the size of `/dev/shm` as well.
+pub(super) fn reserve(file: &File, range: Range<usize>, is_named: bool) -> Result<(), MemoryError> {
+    let needed = range.len() as u64;
+    if is_named
+        && let Some(free) = free_in(file)
+        && needed > free
+    {
+        return Err(MemoryError::SharedFull { needed, free });
+    }
+    if let Some(available) = available_memory()
+        && needed > available
+    {
+        return Err(MemoryError::Exhausted { needed, available });
+    }
+    loop {
+        match fallocate(file, FallocateFlags::empty(), range.start as u64, needed) {
+            Ok(()) => return Ok(()),
+            Err(Errno::INTR) => {}
+            // Somebody was faster than the look above.
+            Err(Errno::NOSPC) if is_named => {
+                let free = free_in(file).unwrap_or(0);
+                return Err(MemoryError::SharedFull { needed, free });
+            }
+            Err(e) => return Err(MemoryError::System { needed, source: e.into() }),
         }
     }
 }
