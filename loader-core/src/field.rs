@@ -75,7 +75,7 @@ element!(
 /// written to by anybody else.
 ///
 /// Implemented by what batches ([`FieldLease`](crate::FieldLease)), batches of other processes
-/// ([`OpenField`](crate::OpenField)) and tables ([`LentField`](crate::LentField), with the feature `table`)
+/// ([`OpenField`](crate::OpenField)) and tables (`LentField`, with the feature `table`)
 /// give.
 pub trait SharedField: AsRef<[u8]> + Send + Sync + 'static {
     /// The element type.
